@@ -1,0 +1,235 @@
+"""Learnable affine augmentation: three published parameterisations of psi.
+
+Each family turns noise in [-1, 1] and its raw values into one 2x3 matrix an image, which maps
+target pixels to source pixels in coordinates where the image is [-1, 1]^2 (1 = half the image).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+NAMES = ("rotation", "translate_x", "translate_y", "scale_x", "scale_y", "shear")
+
+
+def warp(images: Tensor, matrices: Tensor) -> Tensor:
+    """Resample images bilinearly; what lies outside is zero.
+
+    Args:
+        images: [n, c, h, w].
+        matrices: target to source, [n, 2, 3].
+    Returns:
+        [n, c, h, w]; differentiable in ``matrices``.
+    Source: Jaderberg et al. 2015; ``align_corners=False`` throughout.
+    """
+    grid = F.affine_grid(matrices, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+def compose(
+    angle: Tensor, shear: tuple[Tensor, Tensor], scale: tuple[Tensor, Tensor], shift: Tensor
+) -> Tensor:
+    """A = R(angle) ShY(hy) ShX(hx) diag(sx, sy), source = A (target - shift).
+
+    Args:
+        angle: radians, [n].
+        shear: (hx, hy), [n] each.
+        scale: (sx, sy), factors, [n] each.
+        shift: fraction of half the image, [n, 2].
+    Returns:
+        [n, 2, 3].
+    Source: Schwobel et al. 2022, the spatial transform of their MNIST experiments.
+    """
+    (hx, hy), (sx, sy) = shear, scale
+    c, s = angle.cos(), angle.sin()
+    a = torch.stack(
+        [
+            torch.stack([sx * c - hy * sx * s, hx * sy * c - sy * s - s * sy * hx * hy], -1),
+            torch.stack([sx * s + hy * sx * c, c * sy * hx * hy + hx * sy * s + sy * c], -1),
+        ],
+        -2,
+    )
+    return torch.cat([a, -a @ shift.unsqueeze(-1)], -1)
+
+
+class Augmentation(Protocol):
+    """What a family of augmentations offers.
+
+    Attributes:
+        names: one for each raw value, [H].
+        noise_size: numbers in [-1, 1] that one image needs.
+    """
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def noise_size(self) -> int: ...
+    def initial(self) -> Tensor:
+        """Raw values at the start, [H] float32."""
+        ...
+
+    def matrices(self, raw: Tensor, noise: Tensor) -> Tensor:
+        """One 2x3 matrix for each row of ``noise`` [n, noise_size]: [n, 2, 3]."""
+        ...
+
+    def readable(self, raw: Tensor) -> dict[str, float]:
+        """Widths in plain units: degrees, fractions of half the image, factors."""
+        ...
+
+
+def _softplus_inverse(width: float) -> float:
+    return width + math.log(-math.expm1(-width))
+
+
+@dataclass(frozen=True)
+class Symmetric:
+    """Six widths, each transformation drawn uniformly from [-width, width].
+
+    Units: rotation in half-turns (1 = pi radians), translation in half images, scale as log-factor,
+    shear as slope: all of order one, so that one learning rate suits all.
+
+    Attributes:
+        start: width of every transformation at the start.
+        transform: ``raw`` (the sign has no meaning), or ``softplus`` (always positive).
+    Source: footnote of the random-search experiment (six scalars), Schwobel et al. for the order.
+    """
+
+    start: float
+    transform: str = "raw"
+    names: ClassVar[tuple[str, ...]] = NAMES
+    noise_size: ClassVar[int] = 6
+
+    def initial(self) -> Tensor:
+        """[6] float32."""
+        raw = _softplus_inverse(self.start) if self.transform == "softplus" else self.start
+        return torch.full((6,), raw)
+
+    def widths(self, raw: Tensor) -> Tensor:
+        """[6], in the units above."""
+        return F.softplus(raw) if self.transform == "softplus" else raw
+
+    def matrices(self, raw: Tensor, noise: Tensor) -> Tensor:
+        """[n, 2, 3] for noise [n, 6] in [-1, 1]."""
+        rotation, tx, ty, sx, sy, shear = (self.widths(raw) * noise).unbind(-1)
+        shift = torch.stack([tx, ty], -1)
+        return compose(
+            math.pi * rotation, (shear, torch.zeros_like(shear)), (sx.exp(), sy.exp()), shift
+        )
+
+    def readable(self, raw: Tensor) -> dict[str, float]:
+        """Largest rotation in degrees, shift in half images, scale factor, shear slope."""
+        return _readable(self.widths(raw).abs() * torch.tensor([math.pi, 1, 1, 1, 1, 1]))
+
+
+def _readable(widths: Tensor) -> dict[str, float]:
+    """Name widths given in radians, half images, log-factors and slopes, [6]."""
+    rotation, tx, ty, sx, sy, shear = widths.double().tolist()
+    return {
+        "rotation_degrees": math.degrees(rotation),
+        "translate_x": tx,
+        "translate_y": ty,
+        "scale_x_factor": math.exp(min(sx, 700.0)),
+        "scale_y_factor": math.exp(min(sy, 700.0)),
+        "shear": shear,
+    }
+
+
+@dataclass(frozen=True)
+class Asymmetric:
+    """Fourteen scalars: the lower and upper end of each of seven intervals, unconstrained.
+
+    Order: rotation [half-turns], scale x, scale y [factor], shear x, shear y [slope],
+    translation x, y [half images]; first the seven lower ends, then the seven upper ends.
+
+    Attributes:
+        start: half the width of every interval at the start.
+    Source: Schwobel et al. 2022, literally, but for half-turns.
+    """
+
+    start: float
+    _order: ClassVar[tuple[str, ...]] = (
+        "rotation",
+        "scale_x",
+        "scale_y",
+        "shear_x",
+        "shear_y",
+        "translate_x",
+        "translate_y",
+    )
+    noise_size: ClassVar[int] = 7
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """``<transformation>_min`` and ``<transformation>_max``."""
+        return tuple(f"{name}_{end}" for end in ("min", "max") for name in self._order)
+
+    def initial(self) -> Tensor:
+        """[14] float32."""
+        centre = torch.tensor([0.0, 1, 1, 0, 0, 0, 0])
+        return torch.cat([centre - self.start, centre + self.start])
+
+    def matrices(self, raw: Tensor, noise: Tensor) -> Tensor:
+        """[n, 2, 3] for noise [n, 7] in [-1, 1]."""
+        low, high = raw.view(2, 7)
+        rotation, sx, sy, hx, hy, tx, ty = (low + (high - low) * (noise + 1) / 2).unbind(-1)
+        return compose(math.pi * rotation, (hx, hy), (sx, sy), torch.stack([tx, ty], -1))
+
+    def readable(self, raw: Tensor) -> dict[str, float]:
+        """Half the rotation interval in degrees, and both ends of every interval."""
+        low, high = raw.double().view(2, 7).tolist()
+        ends = {f"{n}_min": a for n, a in zip(self._order, low, strict=True)} | {
+            f"{n}_max": b for n, b in zip(self._order, high, strict=True)
+        }
+        rotation = {f"rotation_{e}_degrees": 180 * ends.pop(f"rotation_{e}") for e in ("min", "max")}
+        return {"rotation_degrees": 90 * abs(high[0] - low[0])} | rotation | ends
+
+
+@dataclass(frozen=True)
+class Generators:
+    """Six widths along the generators of affine maps, through the matrix exponential.
+
+    M = sum_i noise_i width_i G_i, A = expm(M), with G = rotation E21 - E12 [half-turns],
+    translation E13, E23 [half images], scale E11, E22 [log-factor], shear E12 + E21.
+
+    Attributes:
+        start: width of every generator at the start.
+        transform: ``raw`` or ``softplus``, as in ``Symmetric``.
+    Source: Immer et al. 2022; Benton et al. 2020.
+    """
+
+    start: float
+    transform: str = "raw"
+    names: ClassVar[tuple[str, ...]] = NAMES
+    noise_size: ClassVar[int] = 6
+
+    def initial(self) -> Tensor:
+        """[6] float32."""
+        return Symmetric(self.start, self.transform).initial()
+
+    def widths(self, raw: Tensor) -> Tensor:
+        """[6], rotation in half-turns."""
+        return Symmetric(self.start, self.transform).widths(raw)
+
+    def matrices(self, raw: Tensor, noise: Tensor) -> Tensor:
+        """[n, 2, 3] for noise [n, 6] in [-1, 1]."""
+        rotation, tx, ty, sx, sy, shear = (self.widths(raw) * noise).unbind(-1)
+        zero = torch.zeros_like(rotation)
+        rotation = math.pi * rotation
+        rows = [sx, shear - rotation, tx, shear + rotation, sy, ty, zero, zero, zero]
+        return torch.matrix_exp(torch.stack(rows, -1).view(-1, 3, 3))[:, :2]
+
+    def readable(self, raw: Tensor) -> dict[str, float]:
+        """As ``Symmetric.readable``."""
+        return Symmetric(self.start, self.transform).readable(raw)
+
+
+def build_augmentation(name: str, start: float, transform: str) -> Augmentation | None:
+    """The family called ``name``: ``symmetric``, ``asymmetric``, ``generators``; None for none."""
+    if name == "symmetric":
+        return Symmetric(start, transform)
+    if name == "generators":
+        return Generators(start, transform)
+    return Asymmetric(start) if name == "asymmetric" else None

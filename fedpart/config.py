@@ -1,0 +1,291 @@
+"""Every setting of a run: one frozen model whose fields are TOML keys and flags alike."""
+
+import difflib
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fedpart.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+MAX_CHUNKS = 255
+# Where a run is written and how it is watched: two runs that differ only here give equal numbers.
+_NOT_RESULTS = frozenset(
+    {"out", "name", "backend", "json_summary", "logger", "checkpoint_every"}
+    | {"data_dir", "round_timeout", "seeds"}
+)
+_LIMITS = {
+    "greater_than": ("gt", "above"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "below"),
+    "less_than_equal": ("le", "at most"),
+}
+
+
+def kebab(name: str) -> str:
+    """Field name -> TOML key and flag: ``train_size`` -> ``train-size``."""
+    return name.replace("_", "-")
+
+
+class Config(BaseModel):
+    """Settings of one run, checked and resolved.
+
+    Field names are the TOML keys and the flags with ``_`` for ``-``. ``method = "fedavg"`` sets
+    ``chunks``, ``augmentation`` and ``samples``; ``skew`` follows the data set where not given.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        populate_by_name=True,
+        alias_generator=kebab,
+        allow_inf_nan=False,
+    )
+
+    dataset: Literal["mnist", "rotmnist"] = Field(
+        "rotmnist", description="digits, upright or each rotated by a fixed angle in U[-180, 180]"
+    )
+    data_dir: str | None = Field(
+        None, description="folder with the original files; else $FEDPART_DATA, else a download"
+    )
+    data_seed: int = Field(
+        0, ge=0, description="seed of subset, rotation and split, which all runs share"
+    )
+    train_size: int = Field(
+        1250, ge=1, description="training images over all clients, such as 1250, 5k or 50k"
+    )
+    clients: int = Field(100, ge=1, description="number of clients")
+    skew: Literal["label", "rotation", "iid"] = Field(
+        "rotation",
+        description="what differs between clients; rotation for rotated sets, else label",
+    )
+    alpha: float = Field(
+        0.1, gt=0, description="Dirichlet concentration of the skew: smaller is more unlike"
+    )
+    concentration: Literal["prior", "class"] = Field(
+        "prior", description="alpha times the prior over classes, or alpha for each class"
+    )
+    sizes: Literal["multinomial", "equal"] = Field(
+        "multinomial", description="images per client: what the skew gives, or all the same"
+    )
+    min_examples: int = Field(1, ge=1, description="images each client has at least")
+
+    method: Literal["partitioned", "fedavg"] = Field(
+        "partitioned", description="partitioned network with learned psi, or plain FedAvg"
+    )
+    model: str = Field("mnist-cnn", description="mnist-cnn, or module:function for your own")
+    init: str | None = Field(None, description="model.pt of an earlier run to start from")
+    chunks: tuple[float, ...] = Field(
+        (0.7, 0.2, 0.1), description="share of clients, and of weights, in each chunk; sums to 1"
+    )
+    defaults: Literal["init", "zero"] = Field(
+        "init", description="weights of partitions a subnetwork does not have"
+    )
+    augmentation: Literal["symmetric", "asymmetric", "generators", "none"] = Field(
+        "symmetric", description="family of affine maps whose widths are learned"
+    )
+    width_start: float = Field(
+        0.05, ge=0, le=1, description="widths at the start, in natural units"
+    )
+    width_transform: Literal["raw", "softplus"] = Field(
+        "raw", description="how a width follows from its raw value"
+    )
+    average: Literal["logits", "probs"] = Field(
+        "logits", description="what is averaged over augmented copies of an image"
+    )
+    samples: int = Field(10, ge=1, le=1000, description="augmented copies of each image (S)")
+    dropout: float = Field(
+        0.1, ge=0, lt=1, description="drop rate: where it starts, or the fixed one of fedavg"
+    )
+
+    clients_per_round: int = Field(10, ge=1, description="clients drawn each round")
+    rounds: int = Field(100, ge=1, description="rounds in all")
+    local_epochs: int = Field(1, ge=1, description="passes of a client over its images")
+    batch_size: int = Field(64, ge=1, description="images per step of a client")
+    hyper_batch_size: int | None = Field(
+        None, ge=0, description="images per gradient of psi; 0 or absent: all a client has"
+    )
+    client_lr: float = Field(0.05, gt=0, description="SGD step of clients")
+    server_lr: float = Field(1e-3, gt=0, description="Adam step of the server on weights")
+    hyper_lr: float = Field(3e-3, gt=0, description="Adam step of the server on psi")
+    adam_eps: float = Field(1e-8, gt=0, description="epsilon of both Adams")
+    seed: int = Field(0, ge=0, description="seed of weights, chunks, cohorts and noise")
+    seeds: int = Field(1, ge=1, description="how many runs: seed, seed+1, ... in OUT/seed-<s>")
+
+    eval_every: int = Field(10, ge=1, description="rounds between evaluations")
+    eval_size: int = Field(
+        2000, ge=1, description="validation images for curves; the last ten evaluations use all"
+    )
+    backend: Literal["inline", "algorithm"] = Field(
+        "inline", description="Flower apps in this process, or the plain loop without Flower"
+    )
+    device: Literal["cpu"] = Field("cpu", description="where clients compute")
+    round_timeout: float = Field(3600.0, gt=0, description="deadline of a round in seconds")
+    out: str | None = Field(
+        None, description="the run folder, new or empty; default runs/<name>"
+    )
+    name: str | None = Field(
+        None, description="name of the run; default <dataset>-<method>-<train-size>-seed<seed>"
+    )
+    checkpoint_every: int = Field(10, ge=1, description="rounds between checkpoints")
+    logger: Literal["none", "tensorboard"] = Field(
+        "none", description="also write TensorBoard events into the run folder"
+    )
+    json_summary: bool = Field(
+        False, alias="json", description="print nothing but the summary, as JSON"
+    )
+
+    @property
+    def num_partitions(self) -> int:
+        """C, the number of chunks, partitions and subnetworks."""
+        return len(self.chunks)
+
+    @property
+    def run_name(self) -> str:
+        """``name``, or ``<dataset>-<method>-<train-size>-seed<seed>``."""
+        if self.name is not None:
+            return self.name
+        return f"{self.dataset}-{self.method}-{self.train_size}-seed{self.seed}"
+
+    @property
+    def config_hash(self) -> str:
+        """sha256 over the fields that results depend on, hex."""
+        values = self.model_dump(mode="json", exclude=set(_NOT_RESULTS))
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+    def to_toml(self) -> str:
+        """Every value resolved, one a line, as ``load_toml`` reads it; unset ones as comments."""
+        lines = []
+        for key, value in self.model_dump(mode="json", by_alias=True).items():
+            # A JSON string, number, boolean or flat list is spelled the same in TOML.
+            text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            lines.append(f"# {key} is not set" if value is None else f"{key} = {text}")
+        return "\n".join(lines) + "\n"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        given = {kebab(str(key)): value for key, value in values.items()}
+        if "json-summary" in given:
+            given["json"] = given.pop("json-summary")
+        if given.get("method") == "fedavg":
+            given |= {"chunks": (1.0,), "augmentation": "none", "samples": 1}
+        if given.get("skew") is None:
+            rotated = str(given.get("dataset", "rotmnist")).startswith("rot")
+            given["skew"] = "rotation" if rotated else "label"
+        return given
+
+    @field_validator("train_size", mode="before")
+    @classmethod
+    def _thousands(cls, value: object) -> object:
+        if isinstance(value, str) and value.strip().lower().endswith("k"):
+            try:
+                number = float(value.strip()[:-1]) * 1000
+            except ValueError:
+                return value
+            return int(number) if number.is_integer() else value
+        return value
+
+    @field_validator("chunks", mode="before")
+    @classmethod
+    def _commas(cls, value: object) -> object:
+        return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+    @field_validator("chunks")
+    @classmethod
+    def _tile(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        text = ",".join(f"{share:g}" for share in value)
+        if not 1 <= len(value) <= MAX_CHUNKS:
+            raise ValueError(f"has {len(value)} shares; 1 to {MAX_CHUNKS} are possible")
+        if min(value) <= 0:
+            raise ValueError(f"is {text}; every share must be above 0")
+        if abs(sum(value) - 1) > 1e-6:
+            raise ValueError(f"is {text}, which sums to {sum(value):.6g}; shares must sum to 1")
+        return value
+
+    @model_validator(mode="after")
+    def _fit(self) -> "Config":
+        if self.clients_per_round > self.clients:
+            raise ValueError(
+                f"clients-per-round is {self.clients_per_round}; "
+                f"it must be at most the number of clients, {self.clients}"
+            )
+        if self.skew == "rotation" and not self.dataset.startswith("rot"):
+            raise ValueError(
+                f"skew is 'rotation', but {self.dataset} is not rotated; use label or iid"
+            )
+        return self
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` for the known name most like ``name``, or an empty string."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def keys() -> list[str]:
+    """Every TOML key, in the order of the fields."""
+    return [field.alias or kebab(name) for name, field in Config.model_fields.items()]
+
+
+def make_config(values: Mapping[str, object]) -> Config:
+    """Check settings.
+
+    Args:
+        values: TOML keys (or field names) and values; flags may come as text.
+    Raises:
+        ConfigError: an unknown key, or a value outside its limits; one sentence.
+    """
+    try:
+        return Config.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigError(_sentence(error)) from None
+
+
+def load_toml(path: str | Path) -> dict[str, object]:
+    """Keys and values of a settings file, not yet checked.
+
+    Raises:
+        ConfigError: the file cannot be read or is no TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read settings from {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = kebab(str(first["loc"][0])) if first["loc"] else ""
+    kind, given, context = first["type"], first["input"], first.get("ctx", {})
+    if kind == "extra_forbidden":
+        return f"unknown setting {key!r}{nearest(key, keys()) or '; see sim.py --help'}"
+    if kind == "value_error":
+        return f"{key} {context['error']}".strip()
+    shown = repr(given) if isinstance(given, str) else f"{given}"
+    if kind == "literal_error":
+        field = next(f for n, f in Config.model_fields.items() if (f.alias or kebab(n)) == key)
+        choices = [str(choice) for choice in field.annotation.__args__]  # type: ignore[union-attr]
+        listed = ", ".join(choices)
+        return f"{key} is {shown}; it must be one of {listed}{nearest(str(given), choices)}"
+    if kind in _LIMITS:
+        name, words = _LIMITS[kind]
+        return f"{key} is {shown}; it must be {words} {context[name]:g}"
+    if kind.startswith("int"):
+        return f"{key} is {shown}; it must be a whole number"
+    if kind.startswith(("float", "finite")):
+        return f"{key} is {shown}; it must be a finite number"
+    return f"{key} is {shown}; {first['msg'][0].lower()}{first['msg'][1:]}"

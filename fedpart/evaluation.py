@@ -1,0 +1,66 @@
+"""Evaluation of the full network, or of a subnetwork, on held-out images."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpart.data import to_float
+from fedpart.layout import subnetwork
+from fedpart.program import Program, global_seed, log_likelihood
+from fedpart.streams import torch_rng
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one evaluation gives.
+
+    Attributes:
+        accuracy: fraction of images, 0..1.
+        loss: mean negative log-likelihood, nats an image.
+        num_images: how many.
+    """
+
+    accuracy: float
+    loss: float
+    num_images: int
+
+
+def evaluate(
+    program: Program,
+    theta: Tensor,
+    hyper: Tensor,
+    images: np.ndarray,
+    labels: np.ndarray,
+    server_round: int,
+    k: int | None = None,
+) -> Evaluation:
+    """Accuracy and loss with S augmented copies of each image, dropout off.
+
+    Args:
+        program: shared by all.
+        theta: every parameter, [P].
+        hyper: psi, [H].
+        images: [n, c, h, w] uint8.
+        labels: [n].
+        server_round: names the stream of the augmentation's noise.
+        k: subnetwork, 0..C; the full network where None.
+    Source: Section 5 and Appendix H ("10 augmentation samples ... in both training and inference").
+    """
+    k = program.layout.num_partitions if k is None else k
+    rng = torch_rng(program.config.seed, "evaluation", server_round, k)
+    correct, loss = 0, 0.0
+    micro = program.micro_batch
+    with torch.inference_mode(), global_seed(0):
+        flat = subnetwork(theta, program.default, program.layout.ids, k)
+        parameters = program.layout.merge(program.layout.leaves(flat))
+        for start in range(0, len(labels), micro):
+            x = to_float(images[start : start + micro])
+            y = torch.from_numpy(np.ascontiguousarray(labels[start : start + micro]))
+            likelihood, predicted = log_likelihood(
+                program, parameters, hyper, x, y, rng, training=False
+            )
+            correct += int((predicted.argmax(1) == y).sum())
+            loss -= float(likelihood.double().sum())
+    return Evaluation(correct / len(labels), loss / len(labels), len(labels))

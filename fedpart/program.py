@@ -1,0 +1,233 @@
+"""What a client and the server derive from the configuration alone, and the model's likelihood."""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedpart.augment import Augmentation, build_augmentation, warp
+from fedpart.config import Config
+from fedpart.errors import ConfigError
+from fedpart.layout import Layout
+from fedpart.models import build_model, noise, swap_dropout
+from fedpart.streams import numpy_rng, torch_seed
+
+# Copies of images that go through the network at once: a constant, so that the order of sums and
+# with it every bit is the same wherever a client runs; small enough for the processor's caches.
+MICRO_BATCH = 128
+
+
+@dataclass(frozen=True)
+class HyperSpec:
+    """The hyperparameters psi as one flat vector: augmentation first, then dropout logits.
+
+    Attributes:
+        augmentation: family of affine maps, or None.
+        dropout: names of the learned logits in the network; empty where dropout is fixed.
+        dropout_initial: their values at the start.
+    """
+
+    augmentation: Augmentation | None
+    dropout: tuple[str, ...]
+    dropout_initial: tuple[float, ...]
+
+    @property
+    def _num_affine(self) -> int:
+        return len(self.augmentation.names) if self.augmentation else 0
+
+    @property
+    def size(self) -> int:
+        """Number of scalars H; 0 where nothing is learned."""
+        return self._num_affine + len(self.dropout)
+
+    def initial(self) -> Tensor:
+        """Values at the start, [H] float32."""
+        affine = [self.augmentation.initial()] if self.augmentation else []
+        return torch.cat([*affine, torch.tensor(self.dropout_initial, dtype=torch.float32)])
+
+    def split(self, hyper: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Raw augmentation values, and the network's logits by name."""
+        affine, logits = hyper.split([self._num_affine, len(self.dropout)])
+        return affine, dict(zip(self.dropout, logits.unbind(), strict=True))
+
+    def raw(self, hyper: Tensor) -> dict[str, list[float]]:
+        """psi as it is optimised, for the records."""
+        values = hyper.double().tolist()
+        named = {}
+        if self.augmentation:
+            named["augmentation"] = values[: self._num_affine]
+        if self.dropout:
+            named["dropout_logits"] = values[self._num_affine :]
+        return named
+
+    def readable(self, hyper: Tensor) -> dict[str, float]:
+        """psi in plain units: degrees, fractions of half the image, factors, drop rates."""
+        affine, logits = self.split(hyper)
+        named = self.augmentation.readable(affine) if self.augmentation else {}
+        rates = {f"dropout_{i + 1}": float(l.double().sigmoid()) for i, l in enumerate(logits.values())}
+        return named | rates
+
+
+@dataclass(frozen=True)
+class Program:
+    """One client program and one server program have this in common.
+
+    Attributes:
+        network: the module; its own parameters are never read, ``theta`` is put in their place.
+        layout: how ``theta`` is cut and partitioned.
+        initial: parameters at initialisation, [P].
+        default: w-hat, [P].
+        hyper: what psi is made of.
+        config: every setting.
+    """
+
+    network: nn.Module
+    layout: Layout
+    initial: Tensor
+    default: Tensor
+    hyper: HyperSpec
+    config: Config
+
+    @property
+    def micro_batch(self) -> int:
+        """Images that go through the network at once, each as ``samples`` copies."""
+        return max(1, MICRO_BATCH // self.config.samples)
+
+
+def build_program(
+    config: Config, num_classes: int, in_channels: int, image_shape: tuple[int, int] = (28, 28)
+) -> Program:
+    """Everything that follows from the configuration and the shape of the data.
+
+    The initial weights, the partition of every scalar and the defaults come from the seed: they
+    need no memory elsewhere and never travel.
+
+    Args:
+        config: every setting.
+        num_classes: number of labels.
+        in_channels: channels of the images.
+        image_shape: (height, width) in pixels.
+    Raises:
+        ConfigError: a model that cannot be built, partitioned, or applied to such images.
+    """
+    with global_seed(torch_seed(config.seed, "init")):
+        network = build_model(config.model, num_classes, in_channels)
+    dropout = swap_dropout(network, config.dropout)
+    layout = Layout.build(network, config.chunks, numpy_rng(config.seed, "assignment"))
+    initial = layout.spread(dict(network.named_parameters()))
+    learned = tuple(dropout) if config.method != "fedavg" else ()
+    buffers = dict(network.named_buffers())
+    hyper = HyperSpec(
+        build_augmentation(config.augmentation, config.width_start, config.width_transform),
+        learned,
+        tuple(float(buffers[name]) for name in learned),
+    )
+    default = layout.defaults(initial, config.defaults == "zero")
+    program = Program(network, layout, initial, default, hyper, config)
+    _try_out(program, num_classes, (2, in_channels, *image_shape))
+    return program
+
+
+def _try_out(program: Program, num_classes: int, shape: tuple[int, ...]) -> None:
+    try:
+        with torch.no_grad(), global_seed(0):
+            program.network.eval()
+            logits = functional_call(program.network, _parameters(program, program.initial), torch.zeros(shape))
+    except Exception as error:  # whatever the user's model raises is the user's to read
+        raise ConfigError(
+            f"model {program.config.model!r} fails on images of shape {shape[1:]}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if tuple(logits.shape) != (shape[0], num_classes):
+        raise ConfigError(
+            f"model {program.config.model!r} gives {tuple(logits.shape)} for {shape[0]} images, "
+            f"not ({shape[0]}, {num_classes})"
+        )
+
+
+@contextmanager
+def global_seed(seed: int) -> Iterator[None]:
+    """Seed torch's global generator for code that draws from it, and put its state back after."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def _parameters(program: Program, flat: Tensor) -> dict[str, Tensor]:
+    return program.layout.merge(program.layout.leaves(flat))
+
+
+def full_state(program: Program, theta: Tensor, hyper: Tensor) -> dict[str, object]:
+    """What ``model.pt`` holds: the full network's plain state dict, and psi.
+
+    Args:
+        program: what ``theta`` belongs to.
+        theta: [P].
+        hyper: [H].
+    Returns:
+        ``{"model": state dict, "hyper": [H]}``, loadable with ``weights_only=True``.
+    """
+    own = {name: b.clone() for name, b in program.network.state_dict().items()}
+    return {"model": own | _parameters(program, theta), "hyper": hyper.clone()}
+
+
+def log_likelihood(
+    program: Program,
+    parameters: Mapping[str, Tensor],
+    hyper: Tensor,
+    images: Tensor,
+    labels: Tensor,
+    rng: torch.Generator,
+    training: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """log p(y | x; w, psi), averaged over S augmented copies of each image.
+
+    Args:
+        program: network, augmentation, number of copies S, kind of average.
+        parameters: the network's, by name.
+        hyper: psi, [H]; gradient reaches it where it asks for one.
+        images: [n, c, h, w] in [0, 1].
+        labels: [n] int64.
+        rng: noise of augmentation and dropout.
+        training: dropout on (relaxed masks) or off.
+    Returns:
+        log-likelihoods [n], and predicted log-probabilities [n, num_classes].
+    Source: Section 5 ("averaging over multiple augmentation samples during training and
+        inference"); mean of logits, or log of mean softmax with ``average = "probs"``.
+    """
+    affine, logits_of_dropout = program.hyper.split(hyper)
+    samples = program.config.samples
+    copies = images.repeat_interleave(samples, 0) if samples > 1 else images
+    if program.hyper.augmentation is not None:
+        size = (len(copies), program.hyper.augmentation.noise_size)
+        eps = torch.empty(size).uniform_(-1, 1, generator=rng)
+        eps = eps.to(images.device, affine.dtype)
+        copies = warp(copies, program.hyper.augmentation.matrices(affine, eps))
+    program.network.train(training)
+    with noise(program.network, rng):
+        logits = functional_call(
+            program.network,
+            {name: _channels_last(p) for name, p in parameters.items()} | logits_of_dropout,
+            _channels_last(copies),
+        )
+    logits = logits.view(len(images), samples, -1)
+    if program.config.average == "logits":
+        predicted = F.log_softmax(logits.mean(1), -1)
+    else:
+        predicted = F.log_softmax(logits, -1).logsumexp(1) - math.log(samples)
+    return predicted.gather(1, labels.unsqueeze(1)).squeeze(1), predicted
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    if tensor.dim() != 4:
+        return tensor
+    if tensor.shape[1] == 1:
+        # One channel has two spellings of the same layout; convolutions choose kernels by it.
+        n, c, h, w = tensor.shape
+        return tensor.contiguous().as_strided((n, c, h, w), (h * w, 1, w, 1))
+    return tensor.contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,23 @@
+"""Settings of the process that clients and evaluations run in."""
+
+import ctypes
+import sys
+
+import torch
+
+# glibc's names for mallopt, from malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+def prepare_process() -> None:
+    """One torch thread, and a malloc that keeps its pages.
+
+    One thread, because the number of threads changes the order of sums and so the bits. Without
+    the second, every activation of more than 128 KB is mapped and page-faulted anew.
+    """
+    torch.set_num_threads(1)
+    if sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+        if mallopt is not None:
+            mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+            mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

@@ -1,0 +1,175 @@
+"""The server program: who takes part, and Adam on every partition and on psi."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpart.client import ClientReply
+from fedpart.config import Config
+from fedpart.layout import largest_remainder
+from fedpart.program import Program
+from fedpart.streams import numpy_rng
+
+BETA1, BETA2 = 0.9, 0.999
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """All that changes from round to round.
+
+    Attributes:
+        server_round: rounds that are done.
+        theta: every parameter, [P] float32.
+        m: Adam's first moments, [P].
+        v: Adam's second moments, [P].
+        steps: Adam's step counter of each partition, [C] int64.
+        hyper: psi, [H] float32.
+        hyper_m: its first moments, [H].
+        hyper_v: its second moments, [H].
+        hyper_steps: its step counter.
+    """
+
+    server_round: int
+    theta: Tensor
+    m: Tensor
+    v: Tensor
+    steps: Tensor
+    hyper: Tensor
+    hyper_m: Tensor
+    hyper_v: Tensor
+    hyper_steps: int
+
+
+def initial_state(program: Program, theta: Tensor | None = None) -> ServerState:
+    """Before round 1: initial weights (or ``theta`` [P]), initial psi, moments at zero."""
+    theta = program.initial.clone() if theta is None else theta.clone()
+    hyper = program.hyper.initial()
+    return ServerState(
+        0,
+        theta,
+        torch.zeros_like(theta),
+        torch.zeros_like(theta),
+        torch.zeros(program.layout.num_partitions, dtype=torch.int64),
+        hyper,
+        torch.zeros_like(hyper),
+        torch.zeros_like(hyper),
+        0,
+    )
+
+
+def assign_chunks(config: Config) -> np.ndarray:
+    """Chunk of every client, [clients] int64: exact counts, shuffled by the run's seed.
+
+    Source: Appendix H ("the marginal distribution of partitions follows a pre-determined ratio").
+    """
+    counts = largest_remainder(config.clients, config.chunks)
+    chunks = np.repeat(np.arange(config.num_partitions), counts)
+    return numpy_rng(config.seed, "chunks").permutation(chunks)
+
+
+def sample_clients(config: Config, server_round: int) -> list[int]:
+    """The cohort of a round: client ids drawn uniformly without replacement, ascending."""
+    rng = numpy_rng(config.seed, "cohort", server_round)
+    drawn = rng.choice(config.clients, config.clients_per_round, replace=False)
+    return sorted(int(i) for i in drawn)
+
+
+def adam(
+    value: Tensor, gradient: Tensor, m: Tensor, v: Tensor, step: int, lr: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One bias-corrected step of Adam, as ``torch.optim.Adam`` takes it.
+
+    Args:
+        value: [n].
+        gradient: [n].
+        m: first moments, [n].
+        v: second moments, [n].
+        step: number of this step, from 1.
+        lr: learning rate.
+        eps: added to the root of the second moment.
+    Returns:
+        new value, m, v; nothing is changed in place.
+    Source: Kingma and Ba 2015; Appendix H ("standard PyTorch values").
+    """
+    m = torch.lerp(m, gradient, 1 - BETA1)
+    v = (v * BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+    denominator = (v.sqrt() / (1 - BETA2**step) ** 0.5).add_(eps)
+    return value.addcdiv(m, denominator, value=-lr / (1 - BETA1**step)), m, v
+
+
+def pseudo_gradient(replies: Sequence[ClientReply], partition: int) -> Tensor | None:
+    """Server minus client, averaged over the clients that sent a partition.
+
+    Args:
+        replies: in client order, since a sum of floats depends on its order.
+        partition: j.
+    Returns:
+        [n_j] float32 (the mean is taken in float64), or None where nobody sent it.
+    Source: Reddi et al. 2021, Algorithm 1 and 2; Appendix H.
+    """
+    sent = [r.deltas[partition] for r in replies if partition in r.deltas]
+    if not sent:
+        return None
+    total = sent[0].double()
+    for delta in sent[1:]:
+        total += delta
+    return (-total / len(sent)).float()
+
+
+def mean_hyper_gradient(replies: Sequence[ClientReply]) -> Tensor | None:
+    """Gradient of psi over all images it was measured on, [H] float32, or None.
+
+    Source: Appendix H, "this approach to updating psi corresponds to federated SGD".
+    """
+    measured = [(r.hyper_gradient, r.hyper_examples) for r in replies if r.hyper_gradient is not None]
+    if not measured:
+        return None
+    total = sum((g.double() * n for g, n in measured), torch.zeros(1, dtype=torch.float64))
+    return (total / sum(n for _, n in measured)).float()
+
+
+def server_update(
+    program: Program, state: ServerState, replies: Sequence[ClientReply]
+) -> ServerState:
+    """The state after one round.
+
+    A partition that nobody sent keeps its weights, moments and counter; a round without a
+    gradient of psi leaves psi alone.
+
+    Args:
+        program: shared by all.
+        state: before the round; not changed.
+        replies: what arrived, in any order; may be empty.
+    Source: Appendix H.
+    """
+    config, layout = program.config, program.layout
+    replies = sorted(replies, key=lambda r: r.client_id)
+    theta, m, v, steps = (t.clone() for t in (state.theta, state.m, state.v, state.steps))
+    for partition in range(layout.num_partitions):
+        gradient = pseudo_gradient(replies, partition)
+        if gradient is None:
+            continue
+        steps[partition] += 1
+        index = layout.index(partition)
+        theta[index], m[index], v[index] = adam(
+            *(theta[index], gradient, m[index], v[index], int(steps[partition])),
+            lr=config.server_lr,
+            eps=config.adam_eps,
+        )
+    state = replace(
+        state, server_round=state.server_round + 1, theta=theta, m=m, v=v, steps=steps
+    )
+    gradient = mean_hyper_gradient(replies)
+    if gradient is None:
+        return state
+    hyper, hyper_m, hyper_v = adam(
+        *(state.hyper, gradient, state.hyper_m, state.hyper_v, state.hyper_steps + 1),
+        lr=config.hyper_lr,
+        eps=config.adam_eps,
+    )
+    return replace(
+        state, hyper=hyper, hyper_m=hyper_m, hyper_v=hyper_v, hyper_steps=state.hyper_steps + 1
+    )

@@ -1,0 +1,30 @@
+"""Random streams: each derived from (seed, purpose, key), none global.
+
+Two streams with different arguments are independent; the same arguments give the same numbers in
+any process and in any order of use, which is what makes every back end agree bit for bit.
+"""
+
+import zlib
+
+import numpy as np
+import torch
+
+
+def _sequence(seed: int, purpose: str, key: tuple[int, ...]) -> np.random.SeedSequence:
+    # crc32, not hash(): Python salts the latter anew in every process.
+    return np.random.SeedSequence((seed, zlib.crc32(purpose.encode()), *key))
+
+
+def numpy_rng(seed: int, purpose: str, *key: int) -> np.random.Generator:
+    """NumPy generator for ``(seed, purpose, *key)``, all integers non-negative."""
+    return np.random.Generator(np.random.PCG64(_sequence(seed, purpose, key)))
+
+
+def torch_seed(seed: int, purpose: str, *key: int) -> int:
+    """63-bit seed for ``(seed, purpose, *key)``, for code that wants a plain integer."""
+    return int(_sequence(seed, purpose, key).generate_state(1, np.uint64)[0] >> 1)
+
+
+def torch_rng(seed: int, purpose: str, *key: int) -> torch.Generator:
+    """Torch CPU generator for ``(seed, purpose, *key)``."""
+    return torch.Generator().manual_seed(torch_seed(seed, purpose, *key))
