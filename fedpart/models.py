@@ -98,7 +98,8 @@ def swap_dropout(module: nn.Module, rate: float | None) -> list[str]:
         module: any network.
         rate: initial drop probability for all of them; None keeps each layer's own.
     Returns:
-        names of the logits, in the module's order. A layer with rate 0 or 1 is left as it is.
+        names of the logits, in the module's order. A layer with rate 0 is taken out; one with
+        rate 1, and alpha dropout, are left as they are.
     """
     names = []
     for prefix, parent in list(module.named_modules()):
@@ -106,7 +107,10 @@ def swap_dropout(module: nn.Module, rate: float | None) -> list[str]:
             if not isinstance(child, nn.modules.dropout._DropoutNd):
                 continue
             initial = child.p if rate is None else rate
-            if isinstance(child, nn.AlphaDropout | nn.FeatureAlphaDropout) or not 0 < initial < 1:
+            if isinstance(child, nn.AlphaDropout | nn.FeatureAlphaDropout) or initial == 1:
+                continue
+            if initial == 0:
+                setattr(parent, name, nn.Identity())
                 continue
             channelwise = not isinstance(child, nn.Dropout)
             setattr(parent, name, ConcreteDropout(initial, channelwise))
