@@ -166,14 +166,10 @@ def weight_gradient(
         merged = program.layout.merge(leaves)
         likelihood, _ = log_likelihood(program, merged, hyper, x, y, rng)
         part = -likelihood.sum() / len(labels)
-        grads = torch.autograd.grad(part, list(leaves.values()), allow_unused=True)
+        grads = torch.autograd.grad(part, list(leaves.values()), materialize_grads=True)
         loss += float(part.detach())
-        if total is None:
-            total = [torch.zeros_like(t) if g is None else g for g, t in zip(grads, leaves.values(), strict=True)]
-        else:
-            for t, g in zip(total, grads, strict=True):
-                if g is not None:
-                    t.add_(g)
+        # Out of place: autograd may hand out one tensor twice, or a broadcast view.
+        total = grads if total is None else tuple(map(torch.add, total, grads))
     assert total is not None  # a batch is never empty
     return program.layout.flatten(dict(zip(leaves, total, strict=True))), loss
 
@@ -209,6 +205,8 @@ def hyper_gradient(
     for x, y in zip(images.split(micro), labels.split(micro), strict=True):
         likelihood, _ = log_likelihood(program, parameters, hyper, x, y, rng)
         part = -likelihood.sum() / len(labels)
-        gradient += torch.autograd.grad(part, hyper)[0]
+        # A model may declare dropout and never call it: no graph then leads to psi.
+        if part.requires_grad:
+            gradient += torch.autograd.grad(part, hyper)[0]
         loss += float(part.detach())
     return gradient, -loss, len(labels)

@@ -94,7 +94,7 @@ class Config(BaseModel):
         "symmetric", description="family of affine maps whose widths are learned"
     )
     width_start: float = Field(
-        0.05, ge=0, le=1, description="widths at the start, in natural units"
+        0.1, gt=0, le=1, description="widths at the start, in natural units"
     )
     width_transform: Literal["raw", "softplus"] = Field(
         "raw", description="how a width follows from its raw value"
@@ -121,7 +121,7 @@ class Config(BaseModel):
     seed: int = Field(0, ge=0, description="seed of weights, chunks, cohorts and noise")
     seeds: int = Field(1, ge=1, description="how many runs: seed, seed+1, ... in OUT/seed-<s>")
 
-    eval_every: int = Field(10, ge=1, description="rounds between evaluations")
+    eval_every: int = Field(20, ge=1, description="rounds between evaluations")
     eval_size: int = Field(
         2000, ge=1, description="validation images for curves; the last ten evaluations use all"
     )
@@ -130,9 +130,7 @@ class Config(BaseModel):
     )
     device: Literal["cpu"] = Field("cpu", description="where clients compute")
     round_timeout: float = Field(3600.0, gt=0, description="deadline of a round in seconds")
-    out: str | None = Field(
-        None, description="the run folder, new or empty; default runs/<name>"
-    )
+    out: str | None = Field(None, description="the run folder, new or empty; default runs/<name>")
     name: str | None = Field(
         None, description="name of the run; default <dataset>-<method>-<train-size>-seed<seed>"
     )

@@ -20,11 +20,13 @@ class Evaluation:
         accuracy: fraction of images, 0..1.
         loss: mean negative log-likelihood, nats an image.
         num_images: how many.
+        correct: which images were classified rightly, [num_images] bool.
     """
 
     accuracy: float
     loss: float
     num_images: int
+    correct: np.ndarray
 
 
 def evaluate(
@@ -50,17 +52,18 @@ def evaluate(
     """
     k = program.layout.num_partitions if k is None else k
     rng = torch_rng(program.config.seed, "evaluation", server_round, k)
-    correct, loss = 0, 0.0
+    correct, loss = [], 0.0
     micro = program.micro_batch
     with torch.inference_mode(), global_seed(0):
         flat = subnetwork(theta, program.default, program.layout.ids, k)
         parameters = program.layout.merge(program.layout.leaves(flat))
         for start in range(0, len(labels), micro):
             x = to_float(images[start : start + micro])
-            y = torch.from_numpy(np.ascontiguousarray(labels[start : start + micro]))
+            y = torch.from_numpy(np.array(labels[start : start + micro], np.int64))
             likelihood, predicted = log_likelihood(
                 program, parameters, hyper, x, y, rng, training=False
             )
-            correct += int((predicted.argmax(1) == y).sum())
+            correct.append((predicted.argmax(1) == y).numpy())
             loss -= float(likelihood.double().sum())
-    return Evaluation(correct / len(labels), loss / len(labels), len(labels))
+    hits = np.concatenate(correct)
+    return Evaluation(float(hits.mean()), loss / len(labels), len(labels), hits)

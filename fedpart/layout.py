@@ -38,10 +38,13 @@ def largest_remainder(total: int, proportions: Sequence[float]) -> list[int]:
         index.
     Source: Appendix "Partitioning Schemes" (a fixed proportion of each layer).
     """
-    # Rounding first: 0.7 * 10 is 7.000000000000001 in some orders and 6.999... in others.
-    shares = [round(p * total, 9) for p in proportions]
+    # Rounding first: 0.7 * 10 is 7.000000000000001 in some orders and 6.999... in others. Dividing,
+    # because proportions may miss 1 by a millionth, which is several scalars of a large tensor.
+    whole = math.fsum(proportions)
+    shares = [round(p / whole * total, 9) for p in proportions]
     counts = [math.floor(s) for s in shares]
-    by_remainder = sorted(range(len(shares)), key=lambda j: (counts[j] - shares[j], j))
+    remainders = [round(s - c, 9) for s, c in zip(shares, counts, strict=True)]
+    by_remainder = sorted(range(len(shares)), key=lambda j: (-remainders[j], j))
     for j in by_remainder[: total - sum(counts)]:
         counts[j] += 1
     return counts

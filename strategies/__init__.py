@@ -1,0 +1,1 @@
+"""Flower's server side: the Strategy and the ServerApp."""

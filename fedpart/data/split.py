@@ -1,122 +1,186 @@
-"""Which client owns which image: label skew, rotation skew, or none."""
+"""Images to clients: a Dirichlet prior over groups (labels or angle bins) for each client."""
+
+import heapq
+import math
+from typing import Literal
 
 import numpy as np
 
-from fedpart.config import Config
+from fedpart.data.rotate import angle_bins
 from fedpart.errors import DataError
-from fedpart.streams import numpy_rng
-
-ANGLE_BINS = 10
 
 
-def skew_labels(config: Config, labels: np.ndarray, angles: np.ndarray | None) -> np.ndarray:
-    """What is unevenly spread: the label, the bin of the angle (36 degrees each), or nothing.
+def split_clients(
+    groups: np.ndarray,
+    clients: int,
+    alpha: float,
+    rng: np.random.Generator,
+    *,
+    concentration: Literal["prior", "class"] = "prior",
+    sizes: Literal["multinomial", "equal"] = "multinomial",
+    min_examples: int = 1,
+) -> tuple[np.ndarray, ...]:
+    """Give every image to exactly one client.
+
+    Each client i draws a distribution over groups, q_i ~ Dir(alpha * p) with p the share of each
+    group in the data. With ``sizes="multinomial"`` an image of group c goes to client i with
+    probability q_i[c] / sum_j q_j[c]; with ``"equal"`` each client in turn draws N/K images. A
+    client below ``min_examples`` then takes images from the largest one.
 
     Args:
-        config: ``skew``.
-        labels: [n] int64.
-        angles: radians in [-pi, pi), [n], for rotated sets.
+        groups: what is skewed, [n] non-negative integers: labels, angle bins, or all equal (iid).
+        clients: how many, K.
+        alpha: above 0; small values give clients of one group.
+        rng: the stream of the split.
+        concentration: "prior" for Dir(alpha * p), "class" for Dir(alpha) in each group.
+        sizes: "multinomial" or "equal".
+        min_examples: images that each client has at least.
     Returns:
-        [n] int64, from 0.
+        K sorted int64 arrays of positions, each image in exactly one.
+    Raises:
+        DataError: alpha not above 0, or too few images.
+    Source: Appendix H, "Non-iid partitioning"; Hsu et al. 2019; Reddi et al. 2021.
+    """
+    check_split(len(groups), clients, alpha, min_examples)
+    _, groups = np.unique(groups, return_inverse=True)
+    prior = np.bincount(groups) / len(groups)
+    scale = prior if concentration == "prior" else np.ones(len(prior))
+    log_q = log_dirichlet(rng, alpha * scale, clients)
+    draw = _draw_equal if sizes == "equal" else _draw_multinomial
+    owner = draw(rng, log_q, groups)
+    _top_up(rng, owner, clients, min_examples)
+    # One sort for all clients: a search for each would cost clients times images.
+    order = owner.argsort(kind="stable")
+    return tuple(np.split(order, np.cumsum(np.bincount(owner, minlength=clients))[:-1]))
+
+
+def skew_groups(
+    skew: Literal["label", "rotation", "iid"], labels: np.ndarray, angles: np.ndarray | None
+) -> np.ndarray:
+    """What is spread unevenly: the label, the bin of the angle, or nothing.
+
+    Args:
+        skew: which.
+        labels: [n] int64.
+        angles: radians in [-pi, pi), [n]; None for upright sets.
+    Returns:
+        [n] int64, 0..9.
+    Raises:
+        DataError: rotation skew of images that are not rotated.
     Source: Appendix H, "Non-i.i.d. partitioning".
     """
-    if config.skew == "iid":
-        return np.zeros(len(labels), dtype=np.int64)
-    if config.skew == "label":
+    if skew == "iid":
+        return np.zeros(len(labels), np.int64)
+    if skew == "label":
         return labels
     if angles is None:
-        raise DataError(f"skew is 'rotation', but {config.dataset} is not rotated: use label or iid")
-    bins = np.floor((angles + np.pi) / (2 * np.pi) * ANGLE_BINS).astype(np.int64)
-    return np.clip(bins, 0, ANGLE_BINS - 1)
+        raise DataError("skew is 'rotation', but the images are not rotated; use label or iid")
+    return angle_bins(angles)
 
 
-def log_dirichlet(rng: np.random.Generator, concentration: np.ndarray, size: int) -> np.ndarray:
-    """Logarithms of Dirichlet draws, which do not underflow for tiny concentrations.
+def check_split(images: int, clients: int, alpha: float, min_examples: int) -> None:
+    """Whether the split is possible at all.
 
-    Uses Gamma(a) = Gamma(a + 1) U^(1/a).
-
-    Args:
-        rng: source of the draws.
-        concentration: [k], above 0.
-        size: number of draws.
-    Returns:
-        [size, k]; each row's exponentials sum to 1.
-    """
-    shape = (size, len(concentration))
-    log_gamma = np.log(rng.gamma(concentration + 1, size=shape))
-    # 1 - U lies in (0, 1], whose logarithm is finite.
-    log_gamma += np.log1p(-rng.random(shape)) / concentration
-    log_gamma = np.maximum(log_gamma, -1e300)
-    top = log_gamma.max(1, keepdims=True)
-    return log_gamma - top - np.log(np.exp(log_gamma - top).sum(1, keepdims=True))
-
-
-def split_clients(config: Config, kinds: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Give every image to one client; the same for every seed of a run and every method.
-
-    Each client draws a distribution over kinds, q_i ~ Dir(alpha * prior) (or alpha for each kind).
-    ``sizes = "multinomial"``: an image of kind c goes to client i with probability proportional to
-    q_i[c]. ``sizes = "equal"``: clients draw their kinds one image at a time until all have N / K.
-    A client below ``min_examples`` is then given images of the largest one.
-
-    Args:
-        config: clients, alpha, concentration, sizes, min_examples, data_seed.
-        kinds: [n] int64, from ``skew_labels``.
-    Returns:
-        ascending positions of each client's images; every image is in one of them.
     Raises:
-        DataError: fewer images than the clients need.
-    Source: Hsu et al. 2019 and Reddi et al. 2021 (recipe); Appendix H.
+        DataError: it is not.
     """
-    n, clients = len(kinds), config.clients
-    if n < clients * config.min_examples:
+    if not (alpha > 0 and math.isfinite(alpha)):
+        raise DataError(f"alpha is {alpha:g}; it must be a finite number above 0")
+    if clients < 1 or min_examples < 1:
         raise DataError(
-            f"{clients} clients with at least {config.min_examples} image(s) each need "
-            f"{clients * config.min_examples} images, and there are {n}: use fewer clients or "
-            "a larger train-size"
+            f"{clients} clients with at least {min_examples} images each are impossible; "
+            "both numbers must be at least 1"
         )
-    rng = numpy_rng(config.data_seed, "split")
-    values, kinds = np.unique(kinds, return_inverse=True)
-    prior = np.bincount(kinds) / n
-    scale = prior if config.concentration == "prior" else np.ones(len(values))
-    log_q = log_dirichlet(rng, config.alpha * scale, clients)
-    draw = _multinomial if config.sizes == "multinomial" else _equal
-    owner = draw(rng, log_q, kinds)
-    _top_up(rng, owner, clients, config.min_examples)
-    return tuple(np.flatnonzero(owner == i) for i in range(clients))
+    if clients * min_examples > images:
+        raise DataError(
+            f"{clients} clients with at least {min_examples} image(s) each need "
+            f"{clients * min_examples:,} images, but there are {images:,}; "
+            "use fewer clients or a larger train-size"
+        )
 
 
-def _multinomial(rng: np.random.Generator, log_q: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-    owner = np.empty(len(kinds), dtype=np.int64)
-    for kind in range(log_q.shape[1]):
-        here = np.flatnonzero(kinds == kind)
-        weights = np.exp(log_q[:, kind] - log_q[:, kind].max())
-        owner[here] = rng.choice(len(log_q), size=len(here), p=weights / weights.sum())
+def log_dirichlet(rng: np.random.Generator, concentration: np.ndarray, n: int) -> np.ndarray:
+    """Logarithms of ``n`` draws from Dir(concentration), exact where the draws underflow.
+
+    Gamma(a) = Gamma(a + 1) * U^(1/a) in distribution, so its logarithm is finite however small a
+    is; NumPy's own sampler gives zeros and NaN from about a = 1e-3 down.
+
+    Args:
+        rng: the stream.
+        concentration: [g], above 0.
+        n: how many.
+    Returns:
+        [n, g], finite; each row's exponentials sum to 1.
+    Source: Marsaglia and Tsang 2000, section 6 (the boost for a < 1).
+    """
+    # Outside, log(U) / a or the gamma itself would overflow. The draws are one-hot, or equal to
+    # eight digits, long before.
+    a = np.clip(concentration, 1e-200, 1e15)
+    shape = (n, len(a))
+    log_gamma = np.log(rng.gamma(a + 1, size=shape))
+    # 1 - U lies in (0, 1], whose logarithm is finite.
+    log_u = np.log1p(-rng.random(shape))
+    log_gamma = log_gamma + log_u / a
+    top = log_gamma.max(1, keepdims=True)
+    log_q: np.ndarray = log_gamma - top - np.log(np.exp(log_gamma - top).sum(1, keepdims=True))
+    return log_q
+
+
+def _softmax(values: np.ndarray) -> np.ndarray:
+    weights: np.ndarray = np.exp(values - values.max())
+    weights /= weights.sum()
+    return weights
+
+
+def _draw_multinomial(
+    rng: np.random.Generator, log_q: np.ndarray, groups: np.ndarray
+) -> np.ndarray:
+    owner = np.empty(len(groups), np.int64)
+    for group in range(log_q.shape[1]):
+        here = np.flatnonzero(groups == group)
+        # In log space: a column that underflows everywhere still has a largest entry.
+        owner[here] = rng.choice(len(log_q), len(here), p=_softmax(log_q[:, group]))
     return owner
 
 
-def _equal(rng: np.random.Generator, log_q: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-    clients = len(log_q)
-    sizes = np.full(clients, len(kinds) // clients)
-    sizes[: len(kinds) % clients] += 1
-    pools = [list(rng.permutation(np.flatnonzero(kinds == k))) for k in range(log_q.shape[1])]
-    owner = np.empty(len(kinds), dtype=np.int64)
-    for client, size in enumerate(sizes):
-        for _ in range(size):
-            left = np.array([len(p) > 0 for p in pools])
-            masked = np.where(left, log_q[client], -np.inf)
-            weights = np.exp(masked - masked.max())
-            kind = rng.choice(len(pools), p=weights / weights.sum())
-            owner[pools[kind].pop()] = client
+def _draw_equal(rng: np.random.Generator, log_q: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    clients, num_groups = log_q.shape
+    pools = [rng.permutation(np.flatnonzero(groups == group)) for group in range(num_groups)]
+    left = np.array([len(pool) for pool in pools])
+    share, extra = divmod(len(groups), clients)
+    owner = np.empty(len(groups), np.int64)
+    for client, log_p in enumerate(log_q):
+        wanted = share + (client < extra)
+        while wanted:
+            # Groups that are used up drop out and the rest is renormalised.
+            drawn = rng.choice(num_groups, wanted, p=_softmax(np.where(left > 0, log_p, -np.inf)))
+            # Draws count up to the first that its group cannot serve, as if made one by one. The
+            # first draw never is one, so that each turn of the loop serves at least one image.
+            rank = np.empty(wanted, np.int64)
+            for group in np.unique(drawn):
+                where = np.flatnonzero(drawn == group)
+                rank[where] = np.arange(len(where))
+            unserved = np.flatnonzero(rank >= left[drawn])
+            served = drawn[: unserved[0]] if len(unserved) else drawn
+            for group, count in enumerate(np.bincount(served, minlength=num_groups)):
+                owner[pools[group][left[group] - count : left[group]]] = client
+                left[group] -= count
+            wanted -= len(served)
     return owner
 
 
 def _top_up(rng: np.random.Generator, owner: np.ndarray, clients: int, least: int) -> None:
     counts = np.bincount(owner, minlength=clients)
-    for client in range(clients):
-        while counts[client] < least:
-            largest = int(counts.argmax())
-            moved = rng.choice(np.flatnonzero(owner == largest))
-            owner[moved] = client
-            counts[largest] -= 1
-            counts[client] += 1
+    short = np.flatnonzero(counts < least)
+    # Largest first, ties to the lowest client. A donor never falls short itself: while one client
+    # is below the minimum, the largest is above it, because together they have enough.
+    donors = [(-int(count), client) for client, count in enumerate(counts)]
+    heapq.heapify(donors)
+    held: dict[int, list[int]] = {}
+    for client in short:
+        for _ in range(least - int(counts[client])):
+            size, donor = donors[0]
+            if donor not in held:
+                held[donor] = rng.permutation(np.flatnonzero(owner == donor)).tolist()
+            owner[held[donor].pop()] = client
+            heapq.heapreplace(donors, (size + 1, donor))

@@ -1,0 +1,104 @@
+"""The ClientApp: the same on a laptop, in a simulation and on a device."""
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedpart.client import ClientTask, client_update
+from fedpart.config import make_config
+from fedpart.data import FederatedData, load_federated
+from fedpart.program import Program, build_program
+from fedpart.runtime import prepare_process
+from fedpart.wire import FORMAT, INSTRUCTION_FIELDS, decode, encode, reply_arrays, reply_fields
+
+app = ClientApp()
+
+# One run at a time in a process: what it needs is built once, whatever the number of clients.
+_built: dict[str, tuple[Program, FederatedData]] = {}
+
+
+def register(program: Program, data: FederatedData) -> None:
+    """Let clients in this process use what is already built."""
+    _built.clear()
+    _built[program.config.model_dump_json()] = (program, data)
+
+
+def materials(context: Context) -> tuple[Program, FederatedData]:
+    """What the node's run needs, from the run config; built at the first call in a process."""
+    config = make_config(context.run_config)
+    key = config.model_dump_json()
+    if key not in _built:
+        prepare_process()
+        data = load_federated(config)
+        height, width = data.images.shape[2:]
+        register(build_program(config, data.num_classes, data.in_channels, (height, width)), data)
+    return _built[key]
+
+
+def own_id(context: Context) -> int:
+    """Which client this node is: Flower's ``partition-id``, here and nowhere else.
+
+    Raises:
+        ValueError: the node was started without one.
+    """
+    number = context.node_config.get("partition-id")
+    if not isinstance(number, int):
+        raise ValueError(
+            "node config lacks partition-id: start the node with partition-id=<client>"
+        )
+    return number
+
+
+def read_task(message: Message, client_id: int, program: Program) -> ClientTask:
+    """An instruction, decoded; its tensors are the client's own.
+
+    Raises:
+        ValueError: another format, another client's, or arrays of a wrong size.
+    """
+    arrays, config = message.content.get("arrays"), message.content.get("config")
+    if not isinstance(arrays, ArrayRecord) or not isinstance(config, ConfigRecord):
+        raise ValueError("the message lacks arrays or config")
+    numbers: dict[str, int] = {}
+    for name in INSTRUCTION_FIELDS:
+        value = config.get(name)
+        if not isinstance(value, int):
+            raise ValueError(f"the message's {name} is {value!r}, not a whole number")
+        numbers[name] = value
+    if numbers["format"] != FORMAT:
+        raise ValueError(f"message format {numbers['format']}; this client speaks {FORMAT}")
+    if numbers["client-id"] != client_id:
+        raise ValueError(f"message for client {numbers['client-id']} reached client {client_id}")
+    return ClientTask(
+        server_round=numbers["server-round"],
+        client_id=client_id,
+        chunk=numbers["chunk"],
+        theta=decode(arrays["theta"].data, program.layout.num_parameters),
+        hyper=decode(arrays["hyper"].data, program.hyper.size),
+    )
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Say which client this node is."""
+    answer = MetricRecord({"client-id": own_id(context)})
+    return Message(RecordDict({"metrics": answer}), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """One client's work in one round; see ``fedpart.client.client_update``.
+
+    Raises:
+        ValueError: see ``own_id`` and ``read_task``.
+    """
+    client_id = own_id(context)
+    program, data = materials(context)
+    task = read_task(message, client_id, program)
+    reply = client_update(program, task, *data.client(client_id))
+    arrays = {
+        name: Array("float32", (len(values),), "numpy.ndarray", encode(values))
+        for name, values in reply_arrays(reply).items()
+    }
+    records = RecordDict(
+        {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({**reply_fields(reply)})}
+    )
+    return Message(records, reply_to=message)

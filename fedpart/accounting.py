@@ -1,0 +1,104 @@
+"""One round as a record: who took part, and what travelled."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fedpart.algorithm import Failure
+from fedpart.client import ClientReply
+from fedpart.program import Program
+from fedpart.records import ClientRecord, FailureRecord, RoundRecord
+from fedpart.server import ServerState
+from fedpart.wire import model_bytes, wire_bytes
+
+BYTES = tuple(f"{way}_{kind}_bytes" for way in ("upload", "download") for kind in ("model", "wire"))
+
+
+def fedavg_bytes(program: Program) -> int:
+    """Model bytes one client would upload under FedAvg: 4 a weight, without affine copies."""
+    return 4 * sum(math.prod(entry.shape) for entry in program.layout.entries)
+
+
+def round_record(
+    program: Program,
+    state: ServerState,
+    replies: Sequence[ClientReply],
+    failures: Sequence[Failure],
+    wire: Mapping[int, tuple[int, int]],
+    seconds: float,
+    before: RoundRecord | None,
+) -> RoundRecord:
+    """The record of a round.
+
+    Args:
+        program: shared by all.
+        state: after the round.
+        replies: those that counted.
+        failures: those that did not.
+        wire: client id -> encoded bytes (upload, download) of those that counted.
+        seconds: the round's duration.
+        before: the record of the round before, or None.
+    """
+    clients = [_client(program, r, *wire[r.client_id]) for r in replies]
+    clients += [_failed(program, f) for f in failures]
+    totals = {name: sum(getattr(c, name) for c in clients) for name in BYTES}
+    cumulative = {
+        f"cumulative_{name}": total + (getattr(before, f"cumulative_{name}") if before else 0)
+        for name, total in totals.items()
+    }
+    fedavg = fedavg_bytes(program) * len(replies)
+    return RoundRecord(
+        round=state.server_round,
+        clients=sorted(clients, key=lambda c: c.client_id),
+        **totals,
+        **cumulative,
+        upload_fraction=totals["upload_model_bytes"] / fedavg if fedavg else None,
+        hyper=program.hyper.raw(state.hyper),
+        hyper_readable=program.hyper.readable(state.hyper),
+        seconds=seconds,
+        failures=[
+            FailureRecord(client_id=f.client_id, chunk=f.chunk, reason=f.reason) for f in failures
+        ],
+    )
+
+
+def out_of_sample(replies: Sequence[ClientReply]) -> float | None:
+    """Mean log-likelihood over all images that were scored out of sample, nats; None for none."""
+    scored = [(r.log_likelihood, r.hyper_examples) for r in replies if r.log_likelihood is not None]
+    if not scored:
+        return None
+    values, weights = zip(*scored, strict=True)
+    return float(np.average(values, weights=weights))
+
+
+def _client(program: Program, reply: ClientReply, up_wire: int, down_wire: int) -> ClientRecord:
+    up, down = model_bytes(program, reply.chunk)
+    return ClientRecord(
+        client_id=reply.client_id,
+        chunk=reply.chunk,
+        num_examples=reply.num_examples,
+        upload_model_bytes=up,
+        upload_wire_bytes=up_wire,
+        download_model_bytes=down,
+        download_wire_bytes=down_wire,
+        train_loss=reply.train_loss if math.isfinite(reply.train_loss) else None,
+        seconds=reply.seconds,
+        status="ok",
+    )
+
+
+def _failed(program: Program, failure: Failure) -> ClientRecord:
+    # It was sent the model all the same; what it sent back, if anything, did not count.
+    return ClientRecord(
+        client_id=failure.client_id,
+        chunk=failure.chunk,
+        num_examples=None,
+        upload_model_bytes=0,
+        upload_wire_bytes=0,
+        download_model_bytes=model_bytes(program, failure.chunk)[1],
+        download_wire_bytes=wire_bytes(program, failure.chunk)[1],
+        train_loss=None,
+        seconds=0.0,
+        status="failed",
+    )

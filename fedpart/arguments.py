@@ -1,0 +1,147 @@
+"""The command line: one flag for each setting, made from ``Config`` itself."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args, get_origin
+
+from fedpart.config import Config, kebab, keys, load_toml, make_config, nearest
+from fedpart.errors import ConfigError
+
+SUBCOMMANDS = ("compare", "split")
+# Heading of ``--help`` -> the first setting under it.
+_GROUPS = {
+    "dataset": "data and clients",
+    "method": "method",
+    "clients_per_round": "training",
+    "eval_every": "running and watching",
+}
+_EPILOG = """other commands:
+  sim.py compare DIR DIR ... --out curves.png   accuracy against what was sent, for several runs
+  sim.py split --dataset rotmnist --out split.png   who holds what
+
+exit codes: 0 done, 2 unusable setting, 3 unusable data, 4 run folder, 5 client failed,
+130 interrupted, 143 terminated
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see sim.py --help")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for.
+
+    Attributes:
+        values: settings by TOML key, from the file and the flags; flags win.
+        resume: folder of a run to take up, or None.
+        dry_run: say what would happen, do nothing.
+    """
+
+    values: dict[str, object]
+    resume: Path | None
+    dry_run: bool
+
+    def config(self) -> Config:
+        """The settings, checked.
+
+        Raises:
+            ConfigError: an unknown key or a bad value.
+        """
+        return make_config(self.values)
+
+
+def parse_run(argv: Sequence[str]) -> Request:
+    """Read the command line of a run.
+
+    Raises:
+        ConfigError: an unknown flag, a missing value, or a settings file that cannot be read.
+    """
+    parser = _run_parser()
+    known, rest = parser.parse_known_args(list(argv))
+    flags = [*keys(), "config", "resume", "dry-run", "help"]
+    if rest:
+        unknown = next((r for r in rest if r.startswith("-")), rest[0]).split("=")[0]
+        words = [f"--{flag}" for flag in flags] if unknown.startswith("-") else SUBCOMMANDS
+        kind = "flag" if unknown.startswith("-") else "command"
+        raise ConfigError(
+            f"unknown {kind} {unknown!r}{nearest(unknown, words) or '; see sim.py --help'}"
+        )
+    given: dict[str, Any] = dict(vars(known))
+    config, resume, dry_run = (given.pop(name) for name in ("config", "resume", "dry_run"))
+    if resume is not None and (given or config is not None):
+        extra = "--config" if config is not None else f"--{kebab(next(iter(given)))}"
+        raise ConfigError(f"--resume goes on with the run's own settings; leave {extra} out")
+    values = {} if config is None else load_toml(config)
+    values |= {("json" if n == "json_summary" else kebab(n)): v for n, v in given.items()}
+    named = values.get("data-dir") or os.environ.get("FEDPART_DATA")
+    if named:
+        # Absolute, so that the run can be resumed from another folder.
+        values["data-dir"] = os.path.abspath(os.path.expanduser(str(named)))
+    return Request(values, None if resume is None else Path(resume), dry_run)
+
+
+def parse_compare(argv: Sequence[str]) -> tuple[list[Path], Path]:
+    """Run folders to compare, and where the picture goes.
+
+    Raises:
+        ConfigError: an unknown flag or no folder.
+    """
+    parser = _Parser(
+        prog="sim.py compare",
+        description="Draw validation accuracy against cumulative upload, download and both.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="run folders")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("compare.png"),
+        help=".png or .svg; the numbers go beside it as .csv (default %(default)s)",
+    )
+    known, rest = parser.parse_known_args(list(argv))
+    if rest:
+        raise ConfigError(f"unknown flag {rest[0]!r}{nearest(rest[0], ['--out', '--help'])}")
+    return known.runs, known.out
+
+
+def _run_parser() -> _Parser:
+    parser = _Parser(
+        prog="sim.py",
+        description="Train over simulated clients; show it; write a run folder.",
+        epilog=_EPILOG,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+    )
+    parser.add_argument(
+        "--config", default=None, metavar="FILE", help="TOML file of settings; flags override it"
+    )
+    parser.add_argument(
+        "--resume", default=None, metavar="DIR", help="take up an interrupted run; no other flag"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", default=False, help="say what would happen; do nothing"
+    )
+    group: Any = parser
+    for name, field in Config.model_fields.items():
+        if name in _GROUPS:
+            group = parser.add_argument_group(_GROUPS[name])
+        text = (field.description or "").replace("%", "%%")
+        flag = f"--{field.alias or kebab(name)}"
+        if field.annotation is bool:
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, dest=name, help=text)
+            continue
+        default = field.default
+        if isinstance(default, tuple):
+            default = ",".join(map(str, default))
+        shown = "" if default is None or name == "skew" else f" (default {default})"
+        metavar = name.rsplit("_", 1)[-1].upper()
+        if get_origin(field.annotation) is Literal:
+            metavar = "{" + ",".join(get_args(field.annotation)) + "}"
+        group.add_argument(flag, dest=name, metavar=metavar, help=text + shown)
+    return parser

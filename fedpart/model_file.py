@@ -1,0 +1,62 @@
+"""``model.pt``: the full network as a plain state dict, with psi."""
+
+import io
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from fedpart.checkpoint import write_atomic
+from fedpart.errors import ConfigError
+from fedpart.program import Program, full_state
+from fedpart.server import ServerState, initial_state
+
+
+def write_model(path: Path, program: Program, state: ServerState) -> None:
+    """Write the network and psi so that ``torch.load(path, weights_only=True)`` reads them.
+
+    Raises:
+        OutputError: the place cannot be written.
+    """
+    buffer = io.BytesIO()
+    torch.save(full_state(program, state.theta, state.hyper), buffer)
+    write_atomic(path, buffer.getvalue())
+
+
+def starting_state(program: Program) -> ServerState:
+    """Before round 1: from the seed, or from ``config.init``.
+
+    Psi is taken from the file too where there is one of the right length; where the file has none
+    (FedAvg), it starts anew.
+
+    Raises:
+        ConfigError: no such file, another format, or another model.
+    """
+    path = program.config.init
+    if path is None:
+        return initial_state(program)
+    try:
+        loaded = torch.load(path, weights_only=True, map_location="cpu")
+    except OSError as error:
+        raise ConfigError(f"init {path} cannot be read: {error.strerror or error}") from None
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError):
+        raise ConfigError(f"init {path} is no model.pt of this program") from None
+    if not isinstance(loaded, dict) or not {"model", "hyper"} <= set(loaded):
+        raise ConfigError(f"init {path} is no model.pt of this program: it lacks model or hyper")
+    try:
+        theta = program.layout.spread(loaded["model"])
+    except ConfigError as error:
+        raise ConfigError(f"init {path} is of another model: {error}") from None
+    hyper = loaded["hyper"].to(torch.float32)
+    if not (torch.isfinite(theta).all() and torch.isfinite(hyper).all()):
+        raise ConfigError(f"init {path} holds values that are not finite")
+    state = initial_state(program, theta)
+    if program.hyper.size == 0 or hyper.numel() == 0:
+        return state
+    if hyper.shape != state.hyper.shape:
+        raise ConfigError(
+            f"init {path} holds {hyper.numel()} hyperparameters, and these settings have "
+            f"{program.hyper.size}: use the same augmentation and model"
+        )
+    return replace(state, hyper=hyper)

@@ -1,0 +1,274 @@
+"""What a user sees of a run: a live line in a terminal, plain lines elsewhere."""
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedpart.config import Config
+from fedpart.records import EvaluationRecord, RoundRecord, Summary
+
+Rows = Sequence[tuple[str, str]]
+
+
+class Progress(Protocol):
+    """Shows one run after the other."""
+
+    def begin(self, config: Config) -> None:
+        """Before anything slow happens."""
+        ...
+
+    def data(self, source: str, behind: Sequence[RoundRecord]) -> None:
+        """Data and model are ready; some rounds are ``behind`` where a run is resumed."""
+        ...
+
+    def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
+        """A round has ended, with an evaluation or without."""
+        ...
+
+    def end(self, summary: Summary, out: Path) -> None:
+        """A run is complete."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was, whatever happened."""
+        ...
+
+
+class UploadShare:
+    """Upload so far as a share of what FedAvg would have sent with the same replies."""
+
+    def __init__(self, behind: Iterable[RoundRecord] = ()) -> None:
+        """Count what is behind."""
+        self._fedavg = 0.0
+        for record in behind:
+            self.add(record)
+
+    def add(self, record: RoundRecord) -> float:
+        """Count one more round; returns the share after it, 0 before the first reply."""
+        if record.upload_fraction:
+            self._fedavg += record.upload_model_bytes / record.upload_fraction
+        return record.cumulative_upload_model_bytes / self._fedavg if self._fedavg else 0.0
+
+
+def describe(record: RoundRecord, share: float) -> list[str]:
+    """Rotation, dropout and upload after a round, in words."""
+    parts = []
+    if "rotation_degrees" in record.hyper_readable:
+        parts.append(f"rotation ±{record.hyper_readable['rotation_degrees']:.1f}°")
+    if (dropout := mean_dropout(record.hyper_readable)) is not None:
+        parts.append(f"dropout {dropout:.3f}")
+    upload = record.cumulative_upload_model_bytes / 1e6
+    parts.append(f"up {upload:,.0f} MB ({100 * share:.0f} %)")
+    return parts
+
+
+def mean_dropout(readable: dict[str, float]) -> float | None:
+    """Mean of the learned drop rates, or None where none is learned."""
+    rates = [value for name, value in readable.items() if name.startswith("dropout_")]
+    return sum(rates) / len(rates) if rates else None
+
+
+def summary_rows(summary: Summary, out: Path) -> list[tuple[str, str]]:
+    """The table at the end of a run."""
+    share = 100 * summary.upload_fraction
+    n = summary.final_accuracy_n
+    rows = [
+        ("run", f"{summary.method} on {summary.dataset}, seed {summary.seed}"),
+        ("final accuracy", f"{100 * summary.final_accuracy:.2f} % (mean of {n} evaluations)"),
+    ]
+    if summary.test_accuracy is not None:
+        rows.append(("test accuracy", f"{100 * summary.test_accuracy:.2f} %"))
+    upload = f"{summary.upload_model_bytes / 1e6:,.1f} MB ({share:.1f} % of FedAvg's)"
+    rows.append(("upload", upload))
+    rows.append(("download", f"{summary.download_model_bytes / 1e6:,.1f} MB"))
+    if "rotation_degrees" in summary.hyper_readable:
+        rows.append(("rotation", f"up to ±{summary.hyper_readable['rotation_degrees']:.1f}°"))
+    if (dropout := mean_dropout(summary.hyper_readable)) is not None:
+        rows.append(("dropout", f"{dropout:.3f} (mean of the layers)"))
+    if summary.failures:
+        rows.append(("failed replies", f"{summary.failures:,}"))
+    seconds = f"{summary.seconds:,.0f} s ({summary.seconds_per_round:.2f} s a round)"
+    rows += [
+        ("time", seconds),
+        ("memory", f"{summary.peak_rss_bytes / 1e6:,.0f} MB at most"),
+        ("picture", str(out / "curves.png")),
+        ("run folder", str(out)),
+    ]
+    return rows
+
+
+def table(rows: Rows) -> str:
+    """Two aligned columns, a line each, without a final newline."""
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def duration(seconds: float) -> str:
+    """``h:mm:ss``."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def _headline(config: Config) -> str:
+    return (
+        f"{config.method} on {config.dataset}: {config.train_size:,} images over "
+        f"{config.clients:,} clients, {config.clients_per_round:,} a round, "
+        f"{config.rounds:,} rounds, seed {config.seed}"
+    )
+
+
+class PlainProgress:
+    """A line at the start and one for each evaluation, written at once."""
+
+    def __init__(self) -> None:
+        """Nothing has begun."""
+        self._rounds = 0
+        self._done = 0
+        self._started = 0.0
+        self._share = UploadShare()
+
+    def begin(self, config: Config) -> None:
+        """See ``Progress``."""
+        self._rounds = config.rounds
+        _say(_headline(config))
+
+    def data(self, source: str, behind: Sequence[RoundRecord]) -> None:
+        """See ``Progress``."""
+        self._share = UploadShare(behind)
+        self._done, self._started = len(behind), time.monotonic()
+        _say(f"data: {source}")
+        if behind:
+            _say(f"resuming after round {len(behind):,}")
+
+    def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
+        """See ``Progress``."""
+        for failure in record.failures:
+            _say(f"round {record.round}: client {failure.client_id}: {failure.reason}")
+        share = self._share.add(record)
+        if evaluation is None:
+            return
+        left = f"{duration(self._left(record.round))} left"
+        accuracy = f"accuracy {100 * evaluation.val_accuracy:.2f} %"
+        words = [f"round {record.round}/{self._rounds}", accuracy, *describe(record, share), left]
+        _say(", ".join(words))
+
+    def _left(self, done: int) -> float:
+        elapsed = time.monotonic() - self._started
+        return elapsed / max(1, done - self._done) * (self._rounds - done)
+
+    def end(self, summary: Summary, out: Path) -> None:
+        """See ``Progress``."""
+        _say("\n" + table(summary_rows(summary, out)))
+
+    def close(self) -> None:
+        """See ``Progress``."""
+
+
+class LiveProgress:
+    """One line that is redrawn, with a bar and the time that is left."""
+
+    def __init__(self) -> None:
+        """Take over the terminal only when a run begins."""
+        from rich.console import Console
+
+        self._console = Console(highlight=False)
+        self._bar: Any = None
+        self._task: Any = None
+        self._share = UploadShare()
+        self._accuracy = ""
+
+    def begin(self, config: Config) -> None:
+        """See ``Progress``."""
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeRemainingColumn as Remaining
+        from rich.table import Column
+
+        self._console.print(_headline(config), style="bold", soft_wrap=True)
+        self._accuracy = ""
+        self._bar = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None, table_column=Column(min_width=4, max_width=24, ratio=1)),
+            Remaining(),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+            console=self._console,
+            expand=True,
+            refresh_per_second=2,
+            # The estimate stays sane over evaluations, which take longer than a round.
+            speed_estimate_period=300,
+        )
+        self._task = self._bar.add_task("reading data", total=config.rounds)
+        self._bar.start()
+
+    def data(self, source: str, behind: Sequence[RoundRecord]) -> None:
+        """See ``Progress``."""
+        self._console.print(f"data: {source}", soft_wrap=True, markup=False)
+        if behind:
+            self._console.print(f"resuming after round {len(behind):,}")
+        self._share = UploadShare(behind)
+        self._bar.reset(self._task, completed=len(behind), description="")
+
+    def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
+        """See ``Progress``."""
+        for failure in record.failures:
+            words = f"round {record.round}: client {failure.client_id}: {failure.reason}"
+            self._console.print(words, style="red", soft_wrap=True, markup=False)
+        if evaluation is not None:
+            self._accuracy = f"acc {100 * evaluation.val_accuracy:.1f} %"
+        state = describe(record, self._share.add(record))
+        words = " · ".join([*([self._accuracy] if self._accuracy else []), *state])
+        self._bar.update(self._task, completed=record.round, description=words)
+
+    def end(self, summary: Summary, out: Path) -> None:
+        """See ``Progress``."""
+        from rich.box import ROUNDED
+        from rich.table import Table
+
+        self.close()
+        shown = Table(box=ROUNDED, show_header=False)
+        shown.add_column(style="bold")
+        shown.add_column(overflow="fold")
+        for name, value in summary_rows(summary, out):
+            shown.add_row(name, value.replace("[", "\\["))
+        self._console.print(shown)
+
+    def close(self) -> None:
+        """See ``Progress``."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+class JsonProgress:
+    """Nothing but the summaries, as JSON."""
+
+    def begin(self, config: Config) -> None:
+        """See ``Progress``."""
+
+    def data(self, source: str, behind: Sequence[RoundRecord]) -> None:
+        """See ``Progress``."""
+
+    def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
+        """See ``Progress``."""
+
+    def end(self, summary: Summary, out: Path) -> None:
+        """One JSON object a line, in the order of the seeds."""
+        _say(json.dumps(summary.model_dump(mode="json")))
+
+    def close(self) -> None:
+        """See ``Progress``."""
+
+
+def make_progress(as_json: bool) -> Progress:
+    """What fits the output: JSON where asked for, a live line in a terminal, else plain lines."""
+    if as_json:
+        return JsonProgress()
+    return LiveProgress() if sys.stdout.isatty() else PlainProgress()
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,25 @@
+"""What every test of the project starts from."""
+
+import pytest
+import tiny
+
+from fedpart.data import FederatedData
+from fedpart.program import Program
+from fedpart.runtime import prepare_process
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread():
+    prepare_process()
+
+
+@pytest.fixture(scope="session")
+def small_program() -> Program:
+    """Three partitions, augmentation and one dropout: ``tiny.small_cnn``."""
+    return tiny.program()
+
+
+@pytest.fixture(scope="session")
+def small_data() -> FederatedData:
+    """Ten clients with 3 to 12 random images."""
+    return tiny.data()

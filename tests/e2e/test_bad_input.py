@@ -1,0 +1,240 @@
+"""What a user can get wrong: the sentence, the exit code, and that nothing is written."""
+
+import gzip
+import shutil
+import struct
+import sys
+
+import numpy as np
+import pytest
+from command_line import TINY
+
+SETTINGS = [
+    (["--dataset", "mnits"], "dataset is 'mnits'", "did you mean 'mnist'?"),
+    (["--datset", "mnist"], "unknown flag '--datset'", "did you mean '--dataset'?"),
+    (["--alfa=1"], "unknown flag '--alfa'", "did you mean '--alpha'?"),
+    (["comapre", "a", "b"], "unknown command 'comapre'", "did you mean 'compare'?"),
+    (["--rounds"], "--rounds", "expected one argument"),
+    (["--chunks", "0.7,0.2"], "chunks is 0.7,0.2", "sums to 0.9; shares must sum to 1"),
+    (["--chunks", "1.2,-0.2"], "chunks is 1.2,-0.2", "every share must be above 0"),
+    (["--chunks", ",".join(["0.00390625"] * 256)], "256 shares", "1 to 255"),
+    (["--chunks", "0.98,0.02"], "none of 10 clients", "use more clients or a larger share"),
+    (["--alpha", "0"], "alpha is '0'", "above 0"),
+    (["--alpha", "nan"], "alpha is 'nan'", "finite"),
+    (["--clients-per-round", "11"], "clients-per-round is 11", "at most the number of clients, 10"),
+    (["--rounds", "0"], "rounds is '0'", "at least 1"),
+    (["--rounds", "2.5"], "rounds is '2.5'", "whole number"),
+    (["--dataset", "mnist", "--skew", "rotation"], "skew is 'rotation'", "use label or iid"),
+    (["--model", "resnet"], "model 'resnet' is unknown", "module:function"),
+    (["--model", "no_such_module:f"], "no_such_module", "ModuleNotFoundError"),
+    (["--init", "missing.pt"], "init missing.pt cannot be read", "No such file"),
+    (["--config", "missing.toml"], "missing.toml", "No such file"),
+    (["--resume", "x"], "--resume", "leave --clients out"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "value", "limit"), SETTINGS, ids=[" ".join(s[0])[:30] for s in SETTINGS]
+)
+def test_a_setting_that_cannot_be_used(sim, home, words, value, limit):
+    code, _, err = sim(*([] if words[0] == "comapre" else TINY), *words)
+    assert code == 2
+    assert value in err
+    assert limit in err
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1
+    assert list(home.iterdir()) == []
+
+
+def test_an_unknown_key_in_a_settings_file(sim, home):
+    (home / "x.toml").write_text("cleints = 10\n")
+    code, _, err = sim("--config", "x.toml")
+    assert code == 2
+    assert "unknown setting 'cleints'; did you mean 'clients'?" in err
+    (home / "x.toml").write_text("clients = = 10\n")
+    code, _, err = sim("--config", "x.toml")
+    assert code == 2
+    assert "not valid TOML" in err
+    assert [p.name for p in home.iterdir()] == ["x.toml"]
+
+
+MODELS = """
+import torch
+from torch import nn
+
+def batchnorm(num_classes, in_channels):
+    return nn.Sequential(nn.Conv2d(in_channels, 4, 5), nn.BatchNorm2d(4), nn.Flatten(),
+                         nn.Linear(4 * 24 * 24, num_classes))
+
+def small(num_classes, in_channels):
+    return nn.Sequential(nn.AvgPool2d(14), nn.Flatten(), nn.Linear(4, num_classes, bias=False))
+
+def one(num_classes, in_channels):
+    class One(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(2))
+        def forward(self, x):
+            return self.w.sum() * x.flatten(1)[:, :num_classes]
+    return One()
+
+def wrong(num_classes, in_channels):
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, num_classes + 1))
+
+class Raises(nn.Linear):
+    def forward(self, x):
+        if self.training:
+            raise RuntimeError("the client's own fault")
+        return super().forward(x)
+
+def raises(num_classes, in_channels):
+    return nn.Sequential(nn.Flatten(), Raises(784, num_classes))
+"""
+
+
+@pytest.fixture
+def models(home, tmp_path, monkeypatch):
+    """The module ``bad_models``, importable."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "bad_models.py").write_text(MODELS)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield
+    sys.modules.pop("bad_models", None)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("batchnorm", ["running statistics"]),
+        ("one", ["partition 1 of 3 would hold no parameter", "use fewer or larger chunks"]),
+        ("wrong", ["gives (2, 11)", "not (2, 10)"]),
+        ("missing", ["has no attribute 'missing'"]),
+    ],
+)
+def test_a_model_that_cannot_be_used(sim, home, models, model, words):
+    code, _, err = sim(*TINY, "--model", f"bad_models:{model}")
+    assert code == 2
+    assert all(w in err for w in words), err
+    assert list(home.iterdir()) == []
+
+
+def test_a_small_model_of_ones_own_trains(sim, home, models):
+    assert sim(*TINY, "--model", "bad_models:small", "--out", "run")[0] == 0
+
+
+def test_a_client_that_raises(sim, home, models):
+    code, out, err = sim(*TINY, "--model", "bad_models:raises", "--out", "run")
+    assert code == 5, err
+    error = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(error) == 1
+    for words in ("client ", "in round 1", "RuntimeError: the client's own fault"):
+        assert words in error[0]
+    assert "bad_models.py" in error[0]
+    assert (out + err).count("the client's own fault") == 1
+    assert "Traceback" not in err
+    assert "the client's own fault" in (home / "run" / "run.json").read_text()
+
+
+def test_more_clients_than_images(sim, home):
+    code, _, err = sim("--clients", "101", "--train-size", "100")
+    assert code == 3
+    assert "101" in err
+    assert "100" in err
+    assert list(home.iterdir()) == []
+
+
+def test_more_training_images_than_there_are(sim, home):
+    code, _, err = sim("--train-size", "5k")
+    assert code == 3
+    assert "5,000" in err
+    assert list(home.iterdir()) == []
+
+
+def test_no_data_where_it_should_be(sim, home):
+    code, _, err = sim(*TINY, "--data-dir", "nowhere")
+    assert code == 3
+    assert "nowhere" in err
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize("fault", ["missing", "cut", "nan"])
+def test_data_that_is_damaged(sim, home, digits, tmp_path, fault):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(digits, damaged)
+    images = damaged / "train-images-idx3-ubyte.gz"
+    if fault == "missing":
+        images.unlink()
+    elif fault == "cut":
+        images.write_bytes(images.read_bytes()[:-1000])
+    else:
+        # IDX files may hold floats.
+        values = np.zeros((160, 28, 28), ">f4")
+        values[7, 3, 3] = np.nan
+        header = struct.pack(">IIII", 0xD03, 160, 28, 28)
+        images.write_bytes(gzip.compress(header + values.tobytes()))
+    code, _, err = sim(*TINY, "--data-dir", str(damaged))
+    assert code == 3
+    assert {"missing": "train-images", "cut": "cut", "nan": "NaN"}[fault] in err
+    assert "damaged" in err
+    assert len(err.splitlines()) == 1
+    assert list(home.iterdir()) == []
+
+
+def test_an_output_folder_that_is_not_empty(sim, home):
+    (home / "full").mkdir()
+    (home / "full" / "mine.txt").write_text("keep")
+    code, _, err = sim(*TINY, "--out", "full")
+    assert code == 4
+    assert "full is not empty" in err
+    assert [p.name for p in (home / "full").iterdir()] == ["mine.txt"]
+
+
+def test_an_output_folder_that_cannot_be_made(sim, home):
+    (home / "file").write_text("in the way")
+    for out in ("file", "file/run"):
+        code, _, err = sim(*TINY, "--out", out)
+        assert code == 4
+        assert f"cannot write to {out}" in err
+    assert [p.name for p in home.iterdir()] == ["file"]
+
+
+def test_a_folder_that_is_no_run(sim, home):
+    for words in (["--resume", "nowhere"], ["compare", "nowhere", "--out", "x.png"]):
+        code, _, err = sim(*words)
+        assert code == 4
+        assert "nowhere holds no config.toml" in err
+    assert list(home.iterdir()) == []
+
+
+def test_a_picture_of_a_kind_there_is_not(sim, home):
+    code, _, err = sim("compare", "a", "--out", "x.docx")
+    assert code == 2
+    assert ".png or .svg" in err
+
+
+def test_a_damaged_checkpoint(sim, home):
+    assert sim(*TINY, "--rounds", "1", "--method", "fedavg", "--out", "run")[0] == 0
+    checkpoint = home / "run" / "checkpoint.pt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-10])
+    code, _, err = sim("--resume", "run")
+    assert code == 4
+    assert "damaged" in err
+
+
+def test_a_model_file_that_does_not_fit(sim, home, models):
+    words = (*TINY, "--rounds", "1", "--out", "small", "--model", "bad_models:small")
+    assert sim(*words)[0] == 0
+    before = sorted(p.name for p in home.rglob("*"))
+    code, _, err = sim(*TINY, "--init", "small/model.pt")
+    assert code == 2
+    assert "init small/model.pt is of another model" in err
+    words = (*TINY, "--model", "bad_models:small", "--init", "small/model.pt")
+    code, _, err = sim(*words, "--augmentation", "asymmetric")
+    assert code == 2
+    assert "6 hyperparameters, and these settings have 14" in err
+    code, _, err = sim(*words[:-1], "small/curves.png")
+    assert code == 2
+    assert "is no model.pt" in err
+    assert sorted(p.name for p in home.rglob("*")) == before

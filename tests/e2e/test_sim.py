@@ -1,0 +1,290 @@
+"""The command line as users type it, on real digits, small."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jsonschema
+import pytest
+import torch
+from command_line import SIM, TINY
+
+from fedpart.compare import read_curve
+from fedpart.config import load_toml, make_config
+from fedpart.records import SCHEMAS
+from fedpart.run_files import read_lines
+
+
+def without_seconds(folder):
+    """What two equal runs must agree on."""
+
+    def strip(value):
+        if isinstance(value, dict):
+            return {k: strip(v) for k, v in value.items() if k != "seconds"}
+        return [strip(v) for v in value] if isinstance(value, list) else value
+
+    return [strip(read_lines(folder / f"{name}.jsonl")) for name in ("rounds", "evaluations")]
+
+
+def check_schemas(folder):
+    for name in ("rounds", "evaluations"):
+        schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+        for line in read_lines(folder / f"{name}.jsonl"):
+            jsonschema.validate(line, schema)
+    for name in ("run", "summary"):
+        schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+        jsonschema.validate(json.loads((folder / f"{name}.json").read_text()), schema)
+
+
+def test_a_run_shows_itself_and_leaves_a_whole_run_folder(sim, home):
+    code, out, err = sim(*TINY, "--out", "run")
+    assert (code, err) == (0, "")
+    assert out.startswith("partitioned on rotmnist: 100 images over 10 clients, 4 a round")
+    for words in ("data: ", "round 1/2, accuracy", "rotation ±", "of FedAvg's", "curves.png"):
+        assert words in out
+    run = home / "run"
+    assert {p.name for p in run.iterdir()} == {
+        *("config.toml", "run.json", "rounds.jsonl", "evaluations.jsonl", "summary.json"),
+        *("model.pt", "checkpoint.pt", "curves.png"),
+    }
+    check_schemas(run)
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["final_accuracy_n"] == 2
+    assert summary["test_accuracy"] is not None
+    assert json.loads((run / "run.json").read_text())["exit"] == "ok"
+    model = torch.load(run / "model.pt", weights_only=True)
+    assert sum(t.numel() for t in model["model"].values()) == 1_276_630
+    # Settings are all there, resolved, and make the same run.
+    assert make_config(load_toml(run / "config.toml")).config_hash == summary["config_hash"]
+
+
+def test_bytes_follow_each_clients_chunk(sim, home):
+    assert sim(*TINY, "--out", "run")[0] == 0
+    sizes = (893_641, 255_326, 127_663)
+    totals = dict.fromkeys(("upload", "download"), 0)
+    for line in read_lines(home / "run" / "rounds.jsonl"):
+        for client in line["clients"]:
+            assert client["upload_model_bytes"] == 4 * sum(sizes[client["chunk"] :])
+            assert client["download_model_bytes"] == 4 * sum(sizes)
+            assert 0 < client["upload_wire_bytes"] - client["upload_model_bytes"] < 4096
+            totals["upload"] += client["upload_model_bytes"]
+            totals["download"] += client["download_model_bytes"]
+        assert line["cumulative_upload_model_bytes"] == totals["upload"]
+        assert line["cumulative_download_model_bytes"] == totals["download"]
+        fraction = line["upload_model_bytes"] / (4 * sum(sizes) * len(line["clients"]))
+        assert line["upload_fraction"] == pytest.approx(fraction)
+    summary = json.loads((home / "run" / "summary.json").read_text())
+    assert summary["upload_fraction"] == pytest.approx(totals["upload"] / totals["download"])
+
+
+def test_the_last_evaluations_use_every_validation_image(sim, home):
+    words = (*TINY, "--rounds", "12", "--method", "fedavg", "--out", "run")
+    assert sim(*words)[0] == 0
+    evaluations = read_lines(home / "run" / "evaluations.jsonl")
+    assert [e["num_images"] for e in evaluations] == [20, 20] + [60] * 10
+    summary = json.loads((home / "run" / "summary.json").read_text())
+    mean = sum(e["val_accuracy"] for e in evaluations[2:]) / 10
+    assert summary["final_accuracy"] == pytest.approx(mean)
+    assert summary["final_accuracy_n"] == 10
+    assert summary["upload_fraction"] == 1
+    assert summary["hyper_readable"] == {}
+
+
+def test_both_back_ends_and_a_second_run_agree_on_every_bit(sim, home):
+    for name, backend in (("a", "inline"), ("b", "algorithm"), ("c", "inline")):
+        assert sim(*TINY, "--rounds", "3", "--backend", backend, "--out", name)[0] == 0
+    first = torch.load(home / "a" / "model.pt", weights_only=True)
+    for other in ("b", "c"):
+        assert without_seconds(home / other) == without_seconds(home / "a")
+        model = torch.load(home / other / "model.pt", weights_only=True)
+        assert all(torch.equal(model["model"][n], t) for n, t in first["model"].items())
+        assert torch.equal(model["hyper"], first["hyper"])
+
+
+def test_an_interrupted_run_is_taken_up_bit_for_bit(sim, home, monkeypatch):
+    words = (*TINY, "--rounds", "4", "--checkpoint-every", "3")
+    assert sim(*words, "--out", "whole")[0] == 0
+    from fedpart.run_folder import RunFolder
+
+    evaluate, calls = RunFolder._evaluate, []
+
+    def interrupted(self, *args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return evaluate(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "_evaluate", interrupted)
+        code, _, err = sim(*words, "--out", "cut")
+    assert code == 130
+    assert "stopped after round 2" in err
+    assert "--resume cut" in err
+    info = json.loads((home / "cut" / "run.json").read_text())
+    assert (info["exit"], info["exit_code"]) == ("interrupted", 130)
+    assert not (home / "cut" / "summary.json").exists()
+    # A round was on disk without its evaluation, and a crash may leave half a line.
+    with (home / "cut" / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 4, "cli')
+    code, out, err = sim("--resume", "cut")
+    assert (code, err) == (0, "")
+    assert "resuming after round 2" in out
+    assert without_seconds(home / "cut") == without_seconds(home / "whole")
+    whole, cut = (
+        torch.load(home / name / "model.pt", weights_only=True) for name in ("whole", "cut")
+    )
+    assert all(torch.equal(cut["model"][n], t) for n, t in whole["model"].items())
+    assert json.loads((home / "cut" / "run.json").read_text())["resumed_from"] == [2]
+    check_schemas(home / "cut")
+
+
+def test_a_resume_refuses_other_data(sim, home, tmp_path, digits, monkeypatch):
+    assert sim(*TINY, "--out", "run")[0] == 0
+    toml = home / "run" / "config.toml"
+    before = (home / "run" / "rounds.jsonl").read_bytes()
+    toml.write_text(toml.read_text().replace("data-seed = 0", "data-seed = 1"))
+    code, _, err = sim("--resume", "run")
+    assert code == 4
+    assert "other data" in err
+    assert (home / "run" / "rounds.jsonl").read_bytes() == before
+
+
+def test_toml_and_flags_are_the_same_settings_and_flags_win(sim, home):
+    (home / "x.toml").write_text('method = "fedavg"\nclients = 10\ntrain-size = "0.1k"\n')
+    words = ("--config", "x.toml", "--clients-per-round", "5", "--alpha", "1", "--dry-run")
+    code, out, _ = sim(*words, "--json")
+    assert code == 0
+    plan = json.loads(out)
+    assert plan["images"] == 100
+    assert plan["clients_per_chunk"] == [10]
+    assert plan["upload_share"] == 1
+    assert plan["no_hyper_update"] is None
+
+
+def test_a_dry_run_foretells_bytes_and_writes_nothing(sim, home):
+    code, out, err = sim("--clients", "100", "--train-size", "120", "--dry-run")
+    assert (code, err) == (0, "")
+    assert list(home.iterdir()) == []
+    for words in ("70, 20, 10", "893,641, 255,326, 127,663", "77.0 % of FedAvg's"):
+        assert words in out
+    # 70 choose 10 over 100 choose 10.
+    assert "2.3 % of rounds" in out
+    assert "39.3 MB expected" in out
+
+
+def test_the_default_folder_gets_a_number_when_it_is_taken(sim, home):
+    words = (*TINY, "--rounds", "1", "--method", "fedavg")
+    assert sim(*words)[0] == sim(*words)[0] == 0
+    names = sorted(p.name for p in (home / "runs").iterdir())
+    assert names == ["rotmnist-fedavg-100-seed0", "rotmnist-fedavg-100-seed0-2"]
+    assert sim(*words, "--name", "mine")[0] == 0
+    code, _, err = sim(*words, "--name", "mine")
+    assert code == 4
+    assert "not empty" in err
+
+
+def test_several_seeds_make_a_folder_each_and_compare_takes_the_parent(sim, home):
+    words = (*TINY, "--rounds", "1", "--method", "fedavg", "--seed", "3")
+    code, out, _ = sim(*words, "--seeds", "2", "--out", "many")
+    assert code == 0
+    assert "standard error" in out
+    assert sorted(p.name for p in (home / "many").iterdir()) == ["seed-3", "seed-4"]
+    seeds = [json.loads((home / f"many/seed-{s}/summary.json").read_text()) for s in (3, 4)]
+    assert [s["seed"] for s in seeds] == [3, 4]
+    assert seeds[0]["data_hash"] == seeds[1]["data_hash"]
+    assert read_lines(home / "many/seed-3/rounds.jsonl") != read_lines(
+        home / "many/seed-4/rounds.jsonl"
+    )
+    code, out, _ = sim("compare", "many", "--out", "c.svg")
+    assert code == 0
+    assert "seed-3" in out
+    assert (home / "c.svg").exists()
+    assert (home / "c.csv").exists()
+    code, _, err = sim("--resume", "many")
+    assert code == 4
+    assert "seed-3" in err
+
+
+def test_json_prints_the_summary_and_nothing_else(sim, home):
+    code, out, err = sim(*TINY, "--rounds", "1", "--json", "--out", "run")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == json.loads((home / "run" / "summary.json").read_text())
+
+
+def test_a_run_starts_from_another_runs_model(sim, home):
+    assert sim(*TINY, "--rounds", "1", "--out", "a")[0] == 0
+    words = (*TINY, "--rounds", "1", "--client-lr", "1e-30", "--server-lr", "1e-30")
+    assert sim(*words, "--hyper-lr", "1e-30", "--init", "a/model.pt", "--out", "b")[0] == 0
+    a, b = (torch.load(home / name / "model.pt", weights_only=True) for name in "ab")
+    assert all(torch.equal(b["model"][n], t) for n, t in a["model"].items())
+    assert torch.equal(a["hyper"], b["hyper"])
+
+
+def test_tensorboard_events_are_written_where_asked_for(sim, home):
+    pytest.importorskip("tensorboard")
+    assert sim(*TINY, "--rounds", "1", "--logger", "tensorboard", "--out", "run")[0] == 0
+    assert list((home / "run").glob("events.out.tfevents.*"))
+
+
+def test_split_draws_and_counts(sim, home):
+    code, out, _ = sim("split", "--clients", "10", "--train-size", "100", "--out", "s.png")
+    assert code == 0
+    assert (home / "s.png").stat().st_size > 1000
+    assert "images per client" in out
+
+
+def test_curves_show_unfinished_runs(sim, home):
+    assert sim(*TINY, "--rounds", "2", "--out", "run")[0] == 0
+    (home / "run" / "summary.json").unlink()
+    assert read_curve(home / "run").rounds == [1, 2]
+
+
+def run_process(*words, **kwargs):
+    command = [sys.executable, "-W", "error::UserWarning", str(SIM), *words]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs
+    )
+
+
+def test_help_is_quick_and_loads_nothing_heavy():
+    code = "import sys, sim\ntry:\n sim.main(['--help'])\nexcept SystemExit:\n pass\n"
+    code += "print(sorted({'torch', 'flwr', 'matplotlib', 'rich'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=SIM.parent, capture_output=True, text=True
+    )
+    assert done.stdout.rstrip().endswith("[]"), done.stderr
+    assert "--clients-per-round" in done.stdout
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_process_soon_and_leaves_a_run_to_resume(home, number, exit_code):
+    # A shell that starts us in the background may have us ignore SIGINT.
+    process = run_process(
+        *TINY,
+        *("--rounds", "100000", "--out", "run"),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("round 1/"):
+        assert process.poll() is None, process.stderr.read()
+    started = time.monotonic()
+    os.kill(process.pid, number)
+    _, err = process.communicate(timeout=30)
+    assert time.monotonic() - started < 10
+    assert process.returncode == exit_code
+    assert "go on with: python sim.py --resume run" in err
+    assert "Traceback" not in err
+    info = json.loads((home / "run" / "run.json").read_text())
+    assert info["exit_code"] == exit_code
+    assert (home / "run" / "checkpoint.pt").exists()
+
+
+def test_a_process_writes_no_noise(home):
+    process = run_process(*TINY, "--rounds", "1", "--method", "fedavg", "--out", "run")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert err == ""
+    assert len(out.splitlines()) < 20

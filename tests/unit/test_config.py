@@ -1,0 +1,117 @@
+from pathlib import Path
+
+import pytest
+
+from fedpart.config import Config, keys, load_toml, make_config
+from fedpart.errors import ConfigError
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def test_settings_survive_toml_and_back(tmp_path):
+    config = Config(chunks=(0.9, 0.1), data_dir='C:\\da"ta\n', name="Ünï", hyper_batch_size=7)
+    (tmp_path / "c.toml").write_text(config.to_toml(), encoding="utf-8")
+    assert make_config(load_toml(tmp_path / "c.toml")) == config
+
+
+def test_every_key_is_written(tmp_path):
+    lines = Config().to_toml().splitlines()
+    assert [line.removeprefix("# ").split()[0] for line in lines] == keys()
+
+
+def test_flags_come_as_text():
+    config = make_config({"chunks": "0.5, 0.5", "clients": "20", "alpha": "1e-2", "json": "true"})
+    assert (config.chunks, config.clients, config.alpha) == ((0.5, 0.5), 20, 0.01)
+    assert config.json_summary
+
+
+@pytest.mark.parametrize(("text", "size"), [("1.25k", 1250), ("5K", 5000), ("77", 77), (9, 9)])
+def test_train_size_in_thousands(text, size):
+    assert make_config({"train-size": text}).train_size == size
+
+
+@pytest.mark.parametrize("text", ["k", "1.2345k", "xk", "5m"])
+def test_train_size_that_is_no_number(text):
+    with pytest.raises(ConfigError, match=r"train-size is .*whole number"):
+        make_config({"train-size": text})
+
+
+def test_fedavg_has_one_chunk_and_learns_nothing():
+    config = Config(method="fedavg", chunks=(0.7, 0.3))
+    assert (config.chunks, config.augmentation, config.samples) == ((1.0,), "none", 1)
+    assert config.num_partitions == 1
+    assert config.dropout == 0.1
+
+
+@pytest.mark.parametrize(("dataset", "skew"), [("mnist", "label"), ("rotmnist", "rotation")])
+def test_skew_follows_the_data_set(dataset, skew):
+    assert Config(dataset=dataset).skew == skew
+    assert Config(dataset=dataset, skew="iid").skew == "iid"
+
+
+def test_config_hash_follows_what_results_depend_on():
+    base = Config().config_hash
+    places = {"out": "x", "name": "y", "backend": "algorithm", "checkpoint_every": 3}
+    assert Config(**places, data_dir="z", json_summary=True).config_hash == base
+    for change in ({"seed": 1}, {"rounds": 5}, {"chunks": (0.9, 0.1)}, {"eval_every": 5}):
+        assert Config(**change).config_hash != base
+
+
+def test_names_of_runs():
+    assert Config(train_size="5k", seed=3).run_name == "rotmnist-partitioned-5000-seed3"
+    assert Config(name="mine").run_name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"chunk": 1}, "unknown setting 'chunk'; did you mean 'chunks'?"),
+        ({"qqqq": 1}, "unknown setting 'qqqq'; see sim.py --help"),
+        (
+            {"method": "fedavgg"},
+            "method is 'fedavgg'; it must be one of partitioned, fedavg; did you mean 'fedavg'?",
+        ),
+        ({"dropout": 1.0}, "dropout is 1.0; it must be below 1"),
+        ({"samples": 0}, "samples is 0; it must be at least 1"),
+        ({"width-start": 2}, "width-start is 2; it must be at most 1"),
+        ({"alpha": float("inf")}, "alpha is inf; it must be a finite number"),
+        (
+            {"chunks": [0.5, 0.49999]},
+            "chunks is 0.5,0.49999, which sums to 0.99999; shares must sum to 1",
+        ),
+    ],
+)
+def test_one_sentence_names_value_and_limit(values, sentence):
+    with pytest.raises(ConfigError) as error:
+        make_config(values)
+    assert str(error.value) == sentence
+
+
+def test_chunks_may_miss_one_by_rounding():
+    assert make_config({"chunks": [0.333333, 0.333333, 0.333334]}).num_partitions == 3
+    assert Config(chunks=(1 / 3,) * 3).num_partitions == 3
+
+
+def test_settings_cannot_be_changed():
+    with pytest.raises(ValueError, match="frozen"):
+        Config().rounds = 3
+
+
+def test_the_papers_table_is_there():
+    names = {path.stem for path in CONFIGS.glob("*.toml")}
+    for dataset in ("mnist", "rotmnist"):
+        for size in ("1.25k", "5k", "50k"):
+            assert {f"{dataset}-{size}-{m}" for m in ("fedavg", "partitioned")} <= names
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda p: p.stem)
+def test_each_config_loads_and_is_what_its_name_says(path):
+    config = make_config(load_toml(path))
+    quick = path.stem.startswith("quick-")
+    dataset, size, method = path.stem.removeprefix("quick-").rsplit("-", 2)
+    assert (config.dataset, config.method) == (dataset, method)
+    assert config.train_size == float(size[:-1]) * 1000
+    assert config.rounds == (600 if quick else 2000)
+    assert (config.clients, config.clients_per_round, config.alpha) == (100, 10, 0.1)
+    assert path.read_text().startswith("# ")
+    assert "Time" in path.read_text()

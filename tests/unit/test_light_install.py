@@ -1,0 +1,58 @@
+"""A device installs without the extra ``sim``: ray, matplotlib and mlxtend must not be needed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+BLOCKER = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def run(blocked: set[str], code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", f"BLOCKED = {blocked!r}\n{BLOCKER}\n{code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_apps_import_without_the_packages_of_the_simulation():
+    out = run(
+        {"ray", "matplotlib", "mlxtend"},
+        "import clients.app, strategies.app\n"
+        "from flwr.clientapp import ClientApp\n"
+        "from flwr.serverapp import ServerApp\n"
+        "assert isinstance(clients.app.app, ClientApp)\n"
+        "assert isinstance(strategies.app.app, ServerApp)\n"
+        "print('imported')",
+    )
+    assert out.strip() == "imported"
+
+
+def test_the_blocker_blocks():
+    out = run(
+        {"mlxtend"},
+        "try:\n    import mlxtend\nexcept ModuleNotFoundError:\n    print('blocked')",
+    )
+    assert out.strip() == "blocked"
+
+
+def test_settings_and_records_need_no_torch():
+    run({"torch", "flwr", "ray"}, "import fedpart.config, fedpart.errors, fedpart.records")

@@ -1,0 +1,115 @@
+import io
+import json
+
+from rich.console import Console
+
+from fedpart.config import Config
+from fedpart.progress import (
+    JsonProgress,
+    LiveProgress,
+    PlainProgress,
+    UploadShare,
+    duration,
+    make_progress,
+    mean_dropout,
+)
+from fedpart.records import EvaluationRecord, FailureRecord, RoundRecord, Summary
+
+BYTES = ("upload_model", "upload_wire", "download_model", "download_wire")
+
+
+def record(number, share=0.5, failures=()):
+    up, down = int(1_000_000 * share), 1_000_000
+    each = dict(zip(BYTES, (up, up, down, down), strict=True))
+    return RoundRecord(
+        round=number,
+        clients=[],
+        **{f"{n}_bytes": v for n, v in each.items()},
+        **{f"cumulative_{n}_bytes": v * number for n, v in each.items()},
+        upload_fraction=share or None,
+        hyper={},
+        hyper_readable={"rotation_degrees": 45.0, "dropout_1": 0.1, "dropout_2": 0.3},
+        seconds=1.0,
+        failures=list(failures),
+    )
+
+
+EVALUATION = EvaluationRecord(
+    round=2, num_images=5, val_accuracy=0.875, val_loss=1.0, subnetworks=[], l_ml=None
+)
+SUMMARY = Summary(
+    kind="federated",
+    method="partitioned",
+    dataset="rotmnist",
+    train_size=5,
+    skew="iid",
+    alpha=0.1,
+    seed=0,
+    config_hash="0" * 64,
+    data_hash="0" * 64,
+    rounds=2,
+    final_accuracy=0.875,
+    final_accuracy_n=1,
+    test_accuracy=0.5,
+    **{f"{n}_bytes": 2_000_000 for n in BYTES},
+    upload_fraction=0.5,
+    failures=1,
+    hyper_readable=record(1).hyper_readable,
+    seconds=3.0,
+    seconds_per_round=1.0,
+    peak_rss_bytes=10**8,
+)
+FAILURE = FailureRecord(client_id=7, chunk=0, reason="fell [over]")
+
+
+def show(progress, tmp_path):
+    progress.begin(Config(rounds=2))
+    progress.data("digits [real]", [])
+    progress.round(record(1, failures=[FAILURE]), None)
+    progress.round(record(2), EVALUATION)
+    progress.end(SUMMARY, tmp_path)
+    progress.close()
+
+
+def test_plain_lines(tmp_path, capsys):
+    show(PlainProgress(), tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "data: digits [real]"
+    assert lines[2] == "round 1: client 7: fell [over]"
+    assert lines[3].startswith(
+        "round 2/2, accuracy 87.50 %, rotation ±45.0°, dropout 0.200, up 1 MB (50 %), 0:00:00"
+    )
+    assert any(line.split() == ["test", "accuracy", "50.00", "%"] for line in lines)
+    assert lines[-1].endswith(str(tmp_path))
+
+
+def test_a_live_line_in_a_terminal(tmp_path):
+    progress = LiveProgress()
+    screen = io.StringIO()
+    progress._console = Console(file=screen, force_terminal=True, width=200, color_system=None)
+    show(progress, tmp_path)
+    text = screen.getvalue()
+    for words in ("digits [real]", "fell [over]", "2/2", "acc 87.5 %", "±45.0°", "(50 %)"):
+        assert words in text
+    assert "curves.png" in text
+
+
+def test_json_only(tmp_path, capsys):
+    show(JsonProgress(), tmp_path)
+    assert json.loads(capsys.readouterr().out) == SUMMARY.model_dump(mode="json")
+
+
+def test_the_share_is_over_all_rounds_and_survives_a_resume():
+    share = UploadShare([record(1, 1.0)])
+    assert share.add(record(2, 0.5)) == 1_000_000 / 2_000_000
+    assert UploadShare().add(record(1, 0.0)) == 0.0
+
+
+def test_what_fits_the_output():
+    assert isinstance(make_progress(True), JsonProgress)
+    assert isinstance(make_progress(False), PlainProgress)
+
+
+def test_words():
+    assert duration(3725.4) == "1:02:05"
+    assert mean_dropout({"rotation_degrees": 1.0}) is None
