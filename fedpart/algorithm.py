@@ -1,12 +1,14 @@
 """The paper's round loop, whole: the reference that every back end equals bit for bit."""
 
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from fedpart.client import ClientReply, ClientTask, client_update
 from fedpart.data import FederatedData
+from fedpart.errors import ClientFailure, cause
 from fedpart.program import Program
 from fedpart.server import ServerState, assign_chunks, sample_clients, server_update
 from fedpart.wire import wire_bytes
@@ -50,7 +52,9 @@ class Observer(Protocol):
         ...
 
 
-def run(program: Program, data: FederatedData, state: ServerState, observer: Observer) -> ServerState:
+def run(
+    program: Program, data: FederatedData, state: ServerState, observer: Observer
+) -> ServerState:
     """Federated partitioned training, from ``state`` to the last round.
 
     Args:
@@ -60,6 +64,8 @@ def run(program: Program, data: FederatedData, state: ServerState, observer: Obs
         observer: told of every round.
     Returns:
         the state after ``config.rounds`` rounds.
+    Raises:
+        ClientFailure: a client raised; names client, round and the last line.
     Source: Appendix H.
     """
     config = program.config
@@ -72,7 +78,13 @@ def run(program: Program, data: FederatedData, state: ServerState, observer: Obs
             task = ClientTask(
                 server_round, client_id, int(chunks[client_id]), state.theta, state.hyper
             )
-            replies.append(client_update(program, task, *data.client(client_id)))
+            try:
+                replies.append(client_update(program, task, *data.client(client_id)))
+            except Exception as error:
+                raise ClientFailure(
+                    f"client {client_id} failed in round {server_round}: "
+                    f"{cause(traceback.format_exc())}"
+                ) from error
         state = server_update(program, state, replies)
         wire = {r.client_id: wire_bytes(program, r.chunk) for r in replies}
         observer.after_round(state, replies, [], wire, time.perf_counter() - started)

@@ -64,9 +64,15 @@ class Augmentation(Protocol):
     """
 
     @property
-    def names(self) -> tuple[str, ...]: ...
+    def names(self) -> tuple[str, ...]:
+        """One for each raw value."""
+        ...
+
     @property
-    def noise_size(self) -> int: ...
+    def noise_size(self) -> int:
+        """Numbers in [-1, 1] that one image needs."""
+        ...
+
     def initial(self) -> Tensor:
         """Raw values at the start, [H] float32."""
         ...
@@ -183,7 +189,9 @@ class Asymmetric:
         ends = {f"{n}_min": a for n, a in zip(self._order, low, strict=True)} | {
             f"{n}_max": b for n, b in zip(self._order, high, strict=True)
         }
-        rotation = {f"rotation_{e}_degrees": 180 * ends.pop(f"rotation_{e}") for e in ("min", "max")}
+        rotation = {
+            f"rotation_{e}_degrees": 180 * ends.pop(f"rotation_{e}") for e in ("min", "max")
+        }
         return {"rotation_degrees": 90 * abs(high[0] - low[0])} | rotation | ends
 
 

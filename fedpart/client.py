@@ -124,10 +124,10 @@ def train_partition(
     index = layout.index(partition)
     flat = subnetwork(task.theta, program.default, layout.ids, partition + 1)
     received = values = flat.index_select(0, index)
-    losses = []
+    losses: list[float] = []
     for _ in range(config.local_epochs):
         order = torch.from_numpy(shuffle.permutation(len(labels)))
-        for batch in order.split(config.batch_size):
+        for batch in torch.split(order, config.batch_size):
             if losses:
                 flat = insert(flat, index, values)
             gradient, loss = weight_gradient(
@@ -162,7 +162,7 @@ def weight_gradient(
     leaves = {n: t.requires_grad_() for n, t in program.layout.leaves(flat).items()}
     total, loss = None, 0.0
     micro = program.micro_batch
-    for x, y in zip(images.split(micro), labels.split(micro), strict=True):
+    for x, y in zip(torch.split(images, micro), torch.split(labels, micro), strict=True):
         merged = program.layout.merge(leaves)
         likelihood, _ = log_likelihood(program, merged, hyper, x, y, rng)
         part = -likelihood.sum() / len(labels)
@@ -202,7 +202,7 @@ def hyper_gradient(
     hyper = task.hyper.clone().requires_grad_()
     gradient, loss = torch.zeros_like(task.hyper), 0.0
     micro = program.micro_batch
-    for x, y in zip(images.split(micro), labels.split(micro), strict=True):
+    for x, y in zip(torch.split(images, micro), torch.split(labels, micro), strict=True):
         likelihood, _ = log_likelihood(program, parameters, hyper, x, y, rng)
         part = -likelihood.sum() / len(labels)
         # A model may declare dropout and never call it: no graph then leads to psi.

@@ -93,9 +93,7 @@ class Config(BaseModel):
     augmentation: Literal["symmetric", "asymmetric", "generators", "none"] = Field(
         "symmetric", description="family of affine maps whose widths are learned"
     )
-    width_start: float = Field(
-        0.1, gt=0, le=1, description="widths at the start, in natural units"
-    )
+    width_start: float = Field(0.1, gt=0, le=1, description="widths at the start, in natural units")
     width_transform: Literal["raw", "softplus"] = Field(
         "raw", description="how a width follows from its raw value"
     )

@@ -32,3 +32,27 @@ class ClientFailure(FedpartError):
     """Clients that failed so that the run cannot go on."""
 
     exit_code = 5
+
+
+def cause(reason: str) -> str:
+    """What went wrong and where, on one line.
+
+    Args:
+        reason: a traceback, or what Flower says instead.
+
+    Returns:
+        the exception, and the innermost frame where there is one:
+        ``ValueError: no images (client.py, line 92, in client_update)``.
+    """
+    lines = [line for line in reason.splitlines() if line.strip()] or ["no reason given"]
+    frames = [i for i, line in enumerate(lines) if line.startswith('  File "')]
+    text, where = lines[-1], ""
+    if frames:
+        # After the frame comes its source, indented; then the exception, whose text may go on.
+        after = [line for line in lines[frames[-1] + 1 :] if not line.startswith(" ")]
+        text = after[0] if after else text
+        path, _, place = lines[frames[-1]].removeprefix('  File "').partition('"')
+        where = f" ({path.replace(chr(92), '/').rsplit('/', 1)[-1]}{place})"
+    # It may come from another machine: nothing in it may move a terminal's cursor.
+    line = "".join(c if c.isprintable() else " " for c in text.strip()[:300] + where[:200])
+    return line.strip()

@@ -194,7 +194,7 @@ class Layout:
 
     @cached_property
     def _indices(self) -> tuple[Tensor, ...]:
-        return tuple(self.order.split(self.sizes))
+        return tuple(torch.split(self.order, list(self.sizes)))
 
     def index(self, partition: int) -> Tensor:
         """Flat positions of one partition in wire order, [sizes[partition]] int64."""

@@ -71,8 +71,11 @@ class ConcreteDropout(nn.Module):
         """Same shape as ``x``; ``x`` itself in evaluation mode."""
         if not self.training:
             return x
-        like = x[(..., *(slice(1),) * (x.dim() - 2))] if self.channelwise else x
-        noise = torch.empty_like(like, requires_grad=False).uniform_(generator=self.generator)
+        if self.channelwise:
+            noise = x.new_empty((*x.shape[:2], *(1,) * (x.dim() - 2)))
+        else:
+            noise = torch.empty_like(x, requires_grad=False)
+        noise.uniform_(generator=self.generator)
         keep = torch.sigmoid((torch.logit(noise).neg_() - self.logit) / CONCRETE_TEMPERATURE)
         # 1 / (1 - p) = 1 + exp(l)
         return x * (keep * (1 + self.logit.exp()))

@@ -52,11 +52,11 @@ class HyperSpec:
 
     def split(self, hyper: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Raw augmentation values, and the network's logits by name."""
-        affine, logits = hyper.split([self._num_affine, len(self.dropout)])
+        affine, logits = torch.split(hyper, [self._num_affine, len(self.dropout)])
         return affine, dict(zip(self.dropout, logits.unbind(), strict=True))
 
     def raw(self, hyper: Tensor) -> dict[str, list[float]]:
-        """psi as it is optimised, for the records."""
+        """Psi as it is optimised, for the records."""
         values = hyper.double().tolist()
         named = {}
         if self.augmentation:
@@ -66,10 +66,13 @@ class HyperSpec:
         return named
 
     def readable(self, hyper: Tensor) -> dict[str, float]:
-        """psi in plain units: degrees, fractions of half the image, factors, drop rates."""
+        """Psi in plain units: degrees, fractions of half the image, factors, drop rates."""
         affine, logits = self.split(hyper)
         named = self.augmentation.readable(affine) if self.augmentation else {}
-        rates = {f"dropout_{i + 1}": float(l.double().sigmoid()) for i, l in enumerate(logits.values())}
+        rates = {
+            f"dropout_{i + 1}": float(logit.double().sigmoid())
+            for i, logit in enumerate(logits.values())
+        }
         return named | rates
 
 
@@ -137,7 +140,9 @@ def _try_out(program: Program, num_classes: int, shape: tuple[int, ...]) -> None
     try:
         with torch.no_grad(), global_seed(0):
             program.network.eval()
-            logits = functional_call(program.network, _parameters(program, program.initial), torch.zeros(shape))
+            logits = functional_call(
+                program.network, _parameters(program, program.initial), torch.zeros(shape)
+            )
     except Exception as error:  # whatever the user's model raises is the user's to read
         raise ConfigError(
             f"model {program.config.model!r} fails on images of shape {shape[1:]}: "
@@ -185,7 +190,7 @@ def log_likelihood(
     rng: torch.Generator,
     training: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """log p(y | x; w, psi), averaged over S augmented copies of each image.
+    """Likelihood log p(y | x; w, psi), averaged over S augmented copies of each image.
 
     Args:
         program: network, augmentation, number of copies S, kind of average.

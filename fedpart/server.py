@@ -124,7 +124,9 @@ def mean_hyper_gradient(replies: Sequence[ClientReply]) -> Tensor | None:
 
     Source: Appendix H, "this approach to updating psi corresponds to federated SGD".
     """
-    measured = [(r.hyper_gradient, r.hyper_examples) for r in replies if r.hyper_gradient is not None]
+    measured = [
+        (r.hyper_gradient, r.hyper_examples) for r in replies if r.hyper_gradient is not None
+    ]
     if not measured:
         return None
     total = sum((g.double() * n for g, n in measured), torch.zeros(1, dtype=torch.float64))
@@ -159,9 +161,7 @@ def server_update(
             lr=config.server_lr,
             eps=config.adam_eps,
         )
-    state = replace(
-        state, server_round=state.server_round + 1, theta=theta, m=m, v=v, steps=steps
-    )
+    state = replace(state, server_round=state.server_round + 1, theta=theta, m=m, v=v, steps=steps)
     gradient = mean_hyper_gradient(replies)
     if gradient is None:
         return state

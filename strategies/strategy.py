@@ -19,11 +19,11 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedpart.algorithm import Failure, Observer
 from fedpart.client import ClientReply
-from fedpart.errors import ClientFailure
+from fedpart.errors import ClientFailure, cause
 from fedpart.program import Program
 from fedpart.server import ServerState, assign_chunks, sample_clients, server_update
 from fedpart.wire import FORMAT, RefusedReply, encode, validate
-from strategies.nodes import Roster, cause
+from strategies.nodes import Roster
 
 logger = logging.getLogger(__name__)
 

@@ -60,12 +60,18 @@ def measure(method: str, rounds: int) -> dict[str, object]:
             times["bare"].append(time.perf_counter() - started)
             self.marks.append(time.perf_counter())
 
-    run(program, data, initial_state(program), Alternate(), inline_grid(data, config))
+    run(program, initial_state(program), Alternate(), inline_grid(program, data))
     # The first round of each is for warming up.
     result = {name: spread(seconds[1:]) for name, seconds in times.items()}
     ratio = statistics.median(times["inline"][1:]) / statistics.median(times["bare"][1:])
-    return {"method": method, "clients_per_round": config.clients_per_round, "data": data.source,
-            "inline": result["inline"], "bare": result["bare"], "ratio": ratio}
+    return {
+        "method": method,
+        "clients_per_round": config.clients_per_round,
+        "images": len(data.labels),
+        "inline": result["inline"],
+        "bare": result["bare"],
+        "ratio": ratio,
+    }
 
 
 def processor() -> str:
@@ -86,8 +92,12 @@ def main(argv: list[str] | None = None) -> None:
     report = {
         "command": f"python -m tests.benchmarks --rounds {args.rounds}",
         "machine": {"processor": processor(), "system": platform.platform(), "torch_threads": 1},
-        "versions": {"python": platform.python_version(), "torch": torch.__version__,
-                     "flwr": flwr.__version__, "numpy": np.__version__},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "flwr": flwr.__version__,
+            "numpy": np.__version__,
+        },
         "results": results,
     }
     for r in results:
@@ -95,7 +105,6 @@ def main(argv: list[str] | None = None) -> None:
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(report, indent=1) + "\n")
-
 
 
 if __name__ == "__main__":

@@ -124,8 +124,10 @@ def test_a_small_model_of_ones_own_trains(sim, home, models):
     assert sim(*TINY, "--model", "bad_models:small", "--out", "run")[0] == 0
 
 
-def test_a_client_that_raises(sim, home, models):
-    code, out, err = sim(*TINY, "--model", "bad_models:raises", "--out", "run")
+@pytest.mark.parametrize("backend", ["inline", "algorithm"])
+def test_a_client_that_raises(sim, home, models, backend):
+    settings = ("--model", "bad_models:raises", "--backend", backend, "--out", "run")
+    code, out, err = sim(*TINY, *settings)
     assert code == 5, err
     error = [line for line in err.splitlines() if line.startswith("error: ")]
     assert len(error) == 1

@@ -1,7 +1,6 @@
 """For any model and any shares: partitions tile the vector, and cutting it loses nothing."""
 
 # L1 to L9 are the numbers of acceptance tests.
-# ruff: noqa: N802
 
 import numpy as np
 import torch

@@ -1,7 +1,6 @@
 """Affine augmentation: matrices, warp and gradients."""
 
 # L1 to L9 are the numbers of acceptance tests.
-# ruff: noqa: N802
 
 import math
 

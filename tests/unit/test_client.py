@@ -1,7 +1,6 @@
 """What one client does in one round."""
 
 # L1 to L9 are the numbers of acceptance tests.
-# ruff: noqa: N802
 
 from dataclasses import replace
 

@@ -1,7 +1,6 @@
 """Partitions, subnetworks and affine copies."""
 
 # L1 to L9 are the numbers of acceptance tests.
-# ruff: noqa: N802
 
 import pytest
 import tiny

@@ -1,7 +1,6 @@
 """The CNN for digits, concrete dropout, and the user's own modules."""
 
 # L1 to L9 are the numbers of acceptance tests.
-# ruff: noqa: N802
 
 import math
 

@@ -52,7 +52,7 @@ def test_psi_of_the_mnist_cnn():
     assert program.layout.num_parameters == 1_276_630
     assert program.hyper.size == 10
     readable = program.hyper.readable(program.hyper.initial())
-    assert readable["rotation_degrees"] == pytest.approx(9)
+    assert readable["rotation_degrees"] == pytest.approx(18)
     assert [readable[f"dropout_{i}"] for i in (1, 2, 3, 4)] == pytest.approx([0.1] * 4)
     raw = program.hyper.raw(program.hyper.initial())
     assert {name: len(values) for name, values in raw.items()} == {

@@ -1,7 +1,6 @@
 """Cohorts, chunks, Adam on every partition and on psi."""
 
 # L1 to L9 are the numbers of acceptance tests.
-# ruff: noqa: N802
 
 import copy
 

@@ -20,12 +20,12 @@ from clients.grid import InlineExecutor, LocalGrid, inline_grid
 from fedpart import checkpoint
 from fedpart.config import Config, make_config
 from fedpart.data import FederatedData
-from fedpart.errors import ClientFailure
+from fedpart.errors import ClientFailure, cause
 from fedpart.program import Program, build_program
 from fedpart.server import assign_chunks, initial_state, sample_clients
 from fedpart.wire import decode, wire_bytes
 from strategies.app import app, run
-from strategies.nodes import Roster, cause
+from strategies.nodes import Roster
 from strategies.strategy import PartitionedStrategy, message_bytes
 
 CLIENTS = 6
