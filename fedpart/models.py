@@ -105,19 +105,21 @@ def swap_dropout(module: nn.Module, rate: float | None) -> list[str]:
         rate 1, and alpha dropout, are left as they are.
     """
     names = []
+    swapped: dict[nn.Module, nn.Module] = {}
     for prefix, parent in list(module.named_modules()):
-        for name, child in list(parent.named_children()):
+        # Not named_children(), which passes over a layer's second name in the same parent.
+        for name, child in list(parent._modules.items()):
             if not isinstance(child, nn.modules.dropout._DropoutNd):
                 continue
             initial = child.p if rate is None else rate
             if isinstance(child, nn.AlphaDropout | nn.FeatureAlphaDropout) or initial == 1:
                 continue
-            if initial == 0:
-                setattr(parent, name, nn.Identity())
-                continue
-            channelwise = not isinstance(child, nn.Dropout)
-            setattr(parent, name, ConcreteDropout(initial, channelwise))
-            names.append(f"{prefix}.{name}.logit" if prefix else f"{name}.logit")
+            if child not in swapped:
+                channelwise = not isinstance(child, nn.Dropout)
+                swapped[child] = ConcreteDropout(initial, channelwise) if initial else nn.Identity()
+                if initial:
+                    names.append(f"{prefix}.{name}.logit" if prefix else f"{name}.logit")
+            parent._modules[name] = swapped[child]
     return names
 
 
@@ -166,4 +168,10 @@ def build_model(spec: str, num_classes: int, in_channels: int) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model {spec!r} returned {type(model).__name__}, not a torch.nn.Module")
     refuse_running_statistics(model)
+    lazy = [n for n, p in model.named_parameters() if isinstance(p, nn.UninitializedParameter)]
+    if lazy:
+        raise ConfigError(
+            f"parameter {lazy[0]} of model {spec!r} has no shape yet: call the model once on a "
+            "blank image before returning it, or give the layer its sizes"
+        )
     return model

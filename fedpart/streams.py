@@ -1,6 +1,7 @@
 """Random streams: each derived from (seed, purpose, key), none global.
 
-Two streams with different arguments are independent; the same arguments give the same numbers in
+Two streams with different arguments are independent, as long as the keys of one purpose have one
+length (a trailing zero adds nothing to a key); the same arguments give the same numbers in
 any process and in any order of use, which is what makes every back end agree bit for bit.
 """
 

@@ -171,3 +171,21 @@ def test_a_users_model_that_does_not_fit_the_data_is_refused_before_the_run(mode
     """It is tried out on two empty images."""
     with pytest.raises(ConfigError, match=message):
         build_program(tiny.config(model=model), 3, 1, (12, 12))
+
+
+def test_a_dropout_with_two_names_becomes_one_learned_layer():
+    """Both names lead to the same concrete dropout, and its logit is listed once."""
+    module = torch.nn.Module()
+    module.first = module.second = torch.nn.Dropout(0.2)
+    assert swap_dropout(module, None) == ["first.logit"]
+    assert module.first is module.second
+    assert isinstance(module.second, ConcreteDropout)
+
+
+def test_a_model_without_shapes_is_refused(tmp_path, monkeypatch):
+    """A lazy layer has nothing to partition yet; the sentence says what to do."""
+    source = "from torch import nn\ndef lazy(num_classes, in_channels):\n"
+    (tmp_path / "lazy_model.py").write_text(source + "    return nn.LazyLinear(num_classes)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match="has no shape yet"):
+        build_model("lazy_model:lazy", 10, 1)
