@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from fedpart.arguments import Request, parse_compare, parse_run
+from fedpart.arguments import Request, check_picture, parse_compare, parse_run
 from fedpart.config import Config
 from fedpart.errors import ConfigError, FedpartError, OutputError
 from fedpart.progress import Progress, make_progress, table
@@ -231,6 +231,7 @@ def _dry_run(request: Request, config: Config) -> None:
 
     if request.resume is not None:
         raise ConfigError("--resume and --dry-run do not go together; leave one out")
+    check_free(_out(config))
     data, program, _ = _prepare(config, None)
     plan = make_plan(config, program, data)
     text = json.dumps(plan.as_dict()) if config.json_summary else table(plan.rows())
@@ -264,8 +265,9 @@ def _split(argv: list[str]) -> None:
     from fedpart.data import load_federated
     from fedpart.plots_split import draw_split, split_json, split_table
 
-    data = load_federated(config)
     out = Path(config.out or f"{config.dataset}-split.png")
+    check_picture(out)
+    data = load_federated(config)
     draw_split(data, config, out)
     if config.json_summary:
         sys.stdout.write(json.dumps(split_json(data, config)) + "\n")

@@ -19,7 +19,7 @@ _GROUPS = {
     "eval_every": "running and watching",
 }
 _EPILOG = """other commands:
-  sim.py compare DIR DIR ... --out curves.png   accuracy against what was sent, for several runs
+  sim.py compare DIR [DIR ...] --out curves.png   accuracy against what was sent, for several runs
   sim.py split --dataset rotmnist --out split.png   who holds what
 
 exit codes: 0 done, 2 unusable setting, 3 unusable data, 4 run folder, 5 client failed,
@@ -76,6 +76,9 @@ def parse_run(argv: Sequence[str]) -> Request:
     if resume is not None and (given or config is not None):
         extra = "--config" if config is not None else f"--{kebab(next(iter(given)))}"
         raise ConfigError(f"--resume goes on with the run's own settings; leave {extra} out")
+    for name, text in (("config", config), ("resume", resume)):
+        if text == "":
+            raise ConfigError(f"--{name} is empty; give it a path or leave it out")
     values = {} if config is None else load_toml(config)
     values |= {("json" if n == "json_summary" else kebab(n)): v for n, v in given.items()}
     named = values.get("data-dir") or os.environ.get("FEDPART_DATA")
@@ -83,6 +86,16 @@ def parse_run(argv: Sequence[str]) -> Request:
         # Absolute, so that the run can be resumed from another folder.
         values["data-dir"] = os.path.abspath(os.path.expanduser(str(named)))
     return Request(values, None if resume is None else Path(resume), dry_run)
+
+
+def check_picture(out: Path) -> None:
+    """Whether a picture can be written under this name.
+
+    Raises:
+        ConfigError: it ends in neither .png nor .svg.
+    """
+    if out.suffix not in (".png", ".svg"):
+        raise ConfigError(f"--out is {out}; its name must end in .png or .svg")
 
 
 def parse_compare(argv: Sequence[str]) -> tuple[list[Path], Path]:
@@ -106,6 +119,7 @@ def parse_compare(argv: Sequence[str]) -> tuple[list[Path], Path]:
     known, rest = parser.parse_known_args(list(argv))
     if rest:
         raise ConfigError(f"unknown flag {rest[0]!r}{nearest(rest[0], ['--out', '--help'])}")
+    check_picture(known.out)
     return known.runs, known.out
 
 

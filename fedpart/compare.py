@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpart.arguments import check_picture
 from fedpart.config import kebab
 from fedpart.errors import ConfigError, OutputError
 from fedpart.run_files import read_config, read_lines
@@ -130,8 +131,7 @@ def compare(folders: Sequence[Path], out: Path) -> list[Curve]:
         ConfigError: a picture of another kind, or no matplotlib.
         OutputError: runs that cannot be compared, or a picture that cannot be written.
     """
-    if out.suffix not in (".png", ".svg"):
-        raise ConfigError(f"--out is {out}; its name must end in .png or .svg")
+    check_picture(out)
     runs = [run for folder in folders for run in _seeds(folder)]
     check_comparable(runs)
     curves = [read_curve(run, label) for run, label in zip(runs, labels(runs), strict=True)]

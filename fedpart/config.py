@@ -80,7 +80,9 @@ class Config(BaseModel):
     min_examples: int = Field(1, ge=1, description="images each client has at least")
 
     method: Literal["partitioned", "fedavg"] = Field(
-        "partitioned", description="partitioned network with learned psi, or plain FedAvg"
+        "partitioned",
+        description="partitioned network with learned psi, or plain FedAvg, which sets chunks 1, "
+        "augmentation none and samples 1 whatever is given",
     )
     model: str = Field("mnist-cnn", description="mnist-cnn, or module:function for your own")
     init: str | None = Field(None, description="model.pt of an earlier run to start from")
@@ -172,9 +174,16 @@ class Config(BaseModel):
     def _resolve(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        given = {kebab(str(key)): value for key, value in values.items()}
-        if "json-summary" in given:
-            given["json"] = given.pop("json-summary")
+        given: dict[str, Any] = {}
+        for name, value in values.items():
+            key = "json" if name == "json_summary" else kebab(str(name))
+            if key in given:
+                raise ValueError(f"{key} is set twice, as {given[key]} and {value}; keep one")
+            if value == "":
+                raise ValueError(f"{key} is empty; give it a value or leave it out")
+            if isinstance(value, bool) and key != "json":
+                raise ValueError(f"{key} is {str(value).lower()}; it must be a number or a text")
+            given[key] = value
         if given.get("method") == "fedavg":
             given |= {"chunks": (1.0,), "augmentation": "none", "samples": 1}
         if given.get("skew") is None:
@@ -217,6 +226,8 @@ class Config(BaseModel):
                 f"clients-per-round is {self.clients_per_round}; "
                 f"it must be at most the number of clients, {self.clients}"
             )
+        if self.name is not None and (Path(self.name).name != self.name or self.name == ".."):
+            raise ValueError(f"name is {self.name!r}; it must be one word without / for a folder")
         if self.skew == "rotation" and not self.dataset.startswith("rot"):
             raise ValueError(
                 f"skew is 'rotation', but {self.dataset} is not rotated; use label or iid"

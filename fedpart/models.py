@@ -3,6 +3,7 @@
 import importlib
 import math
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedpart.errors import ConfigError
+from fedpart.errors import ConfigError, cause
 
 CONCRETE_TEMPERATURE = 0.1
 
@@ -164,7 +165,7 @@ def build_model(spec: str, num_classes: int, in_channels: int) -> nn.Module:
             num_classes=num_classes, in_channels=in_channels
         )
     except Exception as error:  # whatever the user's code raises is the user's to read
-        raise ConfigError(f"model {spec!r}: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"model {spec!r}: {cause(traceback.format_exc())}") from error
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model {spec!r} returned {type(model).__name__}, not a torch.nn.Module")
     refuse_running_statistics(model)

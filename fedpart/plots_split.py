@@ -179,7 +179,8 @@ def draw_split(data: FederatedData, config: Config, path: str | Path) -> None:
         figure.savefig(path, dpi=150)
     # ValueError: an ending that names no format.
     except (OSError, ValueError) as error:
-        raise OutputError(f"cannot write the picture {path}: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise OutputError(f"cannot write the picture {path}: {reason}") from None
 
 
 def _recipe(config: Config) -> str:

@@ -1,6 +1,7 @@
 """What a client and the server derive from the configuration alone, and the model's likelihood."""
 
 import math
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from torch.func import functional_call
 
 from fedpart.augment import Augmentation, build_augmentation, warp
 from fedpart.config import Config
-from fedpart.errors import ConfigError
+from fedpart.errors import ConfigError, cause
 from fedpart.layout import Layout
 from fedpart.models import build_model, noise, swap_dropout
 from fedpart.streams import numpy_rng, torch_seed
@@ -146,12 +147,17 @@ def _try_out(program: Program, num_classes: int, shape: tuple[int, ...]) -> None
     except Exception as error:  # whatever the user's model raises is the user's to read
         raise ConfigError(
             f"model {program.config.model!r} fails on images of shape {shape[1:]}: "
-            f"{type(error).__name__}: {error}"
+            f"{cause(traceback.format_exc())}"
         ) from error
     if tuple(logits.shape) != (shape[0], num_classes):
         raise ConfigError(
             f"model {program.config.model!r} gives {tuple(logits.shape)} for {shape[0]} images, "
             f"not ({shape[0]}, {num_classes})"
+        )
+    if not torch.isfinite(logits).all():
+        raise ConfigError(
+            f"model {program.config.model!r} gives values that are not finite for blank images: "
+            "mend its initial weights or its forward"
         )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpart.config import Config, load_toml, make_config
-from fedpart.errors import OutputError
+from fedpart.errors import ConfigError, OutputError
 
 
 def check_free(path: Path) -> None:
@@ -47,7 +47,10 @@ def read_config(path: Path) -> Config:
         seeds = sorted(p.parent.name for p in path.glob("seed-*/config.toml"))
         hint = f"one of its runs, such as {path / seeds[0]}" if seeds else "the folder of a run"
         raise OutputError(f"{path} holds no config.toml: name {hint}")
-    return make_config(load_toml(path / "config.toml"))
+    try:
+        return make_config(load_toml(path / "config.toml"))
+    except ConfigError as error:
+        raise OutputError(f"{path} cannot be read: {error}") from None
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

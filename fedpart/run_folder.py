@@ -100,8 +100,8 @@ class RunFolder:
         Returns:
             the state to go on from.
         Raises:
-            OutputError: no checkpoint, damaged records, or other data or settings than the run
-                began with; nothing has been changed then.
+            OutputError: no checkpoint, damaged records, a finished run, or other data or settings
+                than the run began with; nothing has been changed then.
         """
         state, extra = checkpoint.load(self.path / "checkpoint.pt")
         here = {"data": self.data.data_hash, "settings": self.config.config_hash}
@@ -112,6 +112,11 @@ class RunFolder:
                     f"{value[:12]}): give it the same {name}, or start a new run"
                 )
         done = state.server_round
+        if done >= self.config.rounds and (self.path / "summary.json").exists():
+            raise OutputError(
+                f"{self.path} is finished, all {done} rounds of it: see its summary.json, or start "
+                "a new run with more rounds"
+            )
         try:
             rounds, evaluations = (
                 [

@@ -229,7 +229,7 @@ class PartitionedStrategy(Strategy):
 
         Raises:
             ClientFailure: nobody is connected; a client raised and ``fail_fast`` is set; or no
-                reply of a round counted (the round is on record by then, and changed nothing).
+                reply of a round counted (the round is not on record, so a resume repeats it).
             ValueError: ``initial_arrays`` were given.
         Source: Appendix H; ``fedpart.algorithm.run`` without messages.
         """
@@ -247,14 +247,15 @@ class PartitionedStrategy(Strategy):
             replies = grid.send_and_receive(messages, timeout=self._timeout) if messages else []
             arrays, numbers = self.aggregate_train(server_round, replies)
             result.train_metrics_clientapp[server_round] = numbers
-            seconds = time.perf_counter() - started
-            self.observer.after_round(self.state, self.replies, self.failures, self.wire, seconds)
             if not self.replies:
+                # Before it is recorded: a resume takes this round up again.
                 first = self.failures[0]
                 raise ClientFailure(
                     f"all {len(self.failures)} clients failed in round {server_round}; client "
                     f"{first.client_id}: {first.reason}"
                 )
+            seconds = time.perf_counter() - started
+            self.observer.after_round(self.state, self.replies, self.failures, self.wire, seconds)
             if evaluate_fn is not None and (evaluated := evaluate_fn(server_round, arrays)):
                 result.evaluate_metrics_serverapp[server_round] = evaluated
         result.arrays = arrays

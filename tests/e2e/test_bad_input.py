@@ -30,6 +30,10 @@ SETTINGS = [
     (["--init", "missing.pt"], "init missing.pt cannot be read", "No such file"),
     (["--config", "missing.toml"], "missing.toml", "No such file"),
     (["--resume", "x"], "--resume", "leave --clients out"),
+    (["--out", ""], "out is empty", "leave it out"),
+    (["--chunks", ""], "chunks is empty", "leave it out"),
+    (["--config", ""], "--config is empty", "leave it out"),
+    (["--name", "../x"], "name is '../x'", "without /"),
 ]
 
 
@@ -89,6 +93,15 @@ class Raises(nn.Linear):
 
 def raises(num_classes, in_channels):
     return nn.Sequential(nn.Flatten(), Raises(784, num_classes))
+
+
+class NotFinite(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + float("nan")
+
+
+def nan(num_classes, in_channels):
+    return nn.Sequential(nn.Flatten(), NotFinite(784, num_classes))
 """
 
 
@@ -240,3 +253,58 @@ def test_a_model_file_that_does_not_fit(sim, home, models):
     assert code == 2
     assert "is no model.pt" in err
     assert sorted(p.name for p in home.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rounds = true", "rounds is true"),
+        ("clients_per_round = 5\nclients-per-round = 6", "clients-per-round is set twice"),
+    ],
+)
+def test_a_settings_file_that_says_something_odd(sim, home, text, words):
+    (home / "x.toml").write_text(text + "\n")
+    code, _, err = sim("--config", "x.toml", "--dry-run")
+    assert code == 2
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("out", ["folder", "split.xyz"])
+def test_a_split_picture_needs_a_pictures_name(sim, home, out):
+    code, _, err = sim("split", *TINY, "--out", out)
+    assert code == 2
+    assert "must end in .png or .svg" in err
+    assert list(home.iterdir()) == []
+
+
+def test_a_dry_run_refuses_what_the_run_would_refuse(sim, home):
+    (home / "run").mkdir()
+    (home / "run" / "mine").write_text("kept")
+    code, _, err = sim(*TINY, "--out", "run", "--dry-run")
+    assert code == 4
+    assert "not empty" in err
+
+
+def test_a_model_that_gives_nan(sim, home, models):
+    code, _, err = sim(*TINY, "--model", "bad_models:nan", "--out", "run")
+    assert code == 2
+    assert "not finite" in err
+    assert not (home / "run").exists()
+
+
+def test_a_finished_run_is_not_resumed(sim, home, models):
+    assert sim(*TINY, "--model", "bad_models:small", "--out", "run")[0] == 0
+    before = (home / "run" / "run.json").read_bytes()
+    code, _, err = sim("--resume", "run")
+    assert code == 4
+    assert "run is finished" in err
+    assert (home / "run" / "run.json").read_bytes() == before
+
+
+def test_settings_of_a_run_that_cannot_be_read(sim, home):
+    (home / "run").mkdir()
+    (home / "run" / "config.toml").write_text("= garbage")
+    code, _, err = sim("--resume", "run")
+    assert code == 4
+    assert "not valid TOML" in err
