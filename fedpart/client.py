@@ -133,7 +133,7 @@ def train_partition(
             gradient, loss = weight_gradient(
                 program, flat, task.hyper, images[batch], labels[batch], rng
             )
-            values = values - config.client_lr * gradient.index_select(0, index)
+            values = values - gradient.index_select(0, index).mul_(config.client_lr)
             losses.append(loss)
     return values - received, float(np.mean(losses))
 

@@ -165,7 +165,8 @@ def _try_out(program: Program, num_classes: int, shape: tuple[int, ...]) -> None
 def global_seed(seed: int) -> Iterator[None]:
     """Seed torch's global generator for code that draws from it, and put its state back after."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        # torch.manual_seed would look for accelerators too, at a millisecond a call.
+        torch.default_generator.manual_seed(seed)
         yield
 
 

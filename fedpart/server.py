@@ -113,10 +113,10 @@ def pseudo_gradient(replies: Sequence[ClientReply], partition: int) -> Tensor | 
     sent = [r.deltas[partition] for r in replies if partition in r.deltas]
     if not sent:
         return None
-    total = sent[0].double()
+    total = sent[0].to(torch.float64, copy=True)
     for delta in sent[1:]:
         total += delta
-    return (-total / len(sent)).float()
+    return total.div_(-len(sent)).float()
 
 
 def mean_hyper_gradient(replies: Sequence[ClientReply]) -> Tensor | None:
@@ -156,11 +156,14 @@ def server_update(
             continue
         steps[partition] += 1
         index = layout.index(partition)
-        theta[index], m[index], v[index] = adam(
-            *(theta[index], gradient, m[index], v[index], int(steps[partition])),
+        old = [t.index_select(0, index) for t in (theta, m, v)]
+        new = adam(
+            *(old[0], gradient, old[1], old[2], int(steps[partition])),
             lr=config.server_lr,
             eps=config.adam_eps,
         )
+        for whole, part in zip((theta, m, v), new, strict=True):
+            whole.index_copy_(0, index, part)
     state = replace(state, server_round=state.server_round + 1, theta=theta, m=m, v=v, steps=steps)
     gradient = mean_hyper_gradient(replies)
     if gradient is None:
