@@ -122,7 +122,9 @@ def train_partition(
     key = (task.server_round, task.client_id, partition)
     rng, shuffle = torch_rng(config.seed, "train", *key), numpy_rng(config.seed, "order", *key)
     index = layout.index(partition)
-    flat = subnetwork(task.theta, program.default, layout.ids, partition + 1)
+    flat = task.theta
+    if partition + 1 < layout.num_partitions:
+        flat = subnetwork(flat, program.default, layout.ids, partition + 1)
     received = values = flat.index_select(0, index)
     losses: list[float] = []
     for _ in range(config.local_epochs):

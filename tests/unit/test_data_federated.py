@@ -79,7 +79,7 @@ def test_train_size_leaves_validation(small):
         load(small, train_size=901)
 
 
-def test_run_seed_and_method_change_nothing(small):
+def test_L10_run_seed_and_method_change_nothing(small):
     one = load(small, seed=0)
     two = load(small, seed=7, method="fedavg")
     assert one.data_hash == two.data_hash

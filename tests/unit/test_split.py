@@ -30,7 +30,7 @@ def statistics(draws=40, n=5000, **options):
     }
 
 
-def test_default_recipe_fits_the_papers_remarks():
+def test_L10_default_recipe_fits_the_papers_remarks():
     found = statistics()
     assert found["over"] == pytest.approx(0.155, abs=0.02)
     assert found["one_sided"] == pytest.approx(0.81, abs=0.02)
@@ -64,7 +64,7 @@ def test_equal_sizes_differ_by_one_at_most():
     assert sizes == [50] * 87 + [49] * 13
 
 
-def test_same_for_one_seed_only():
+def test_L10_same_for_one_data_seed_only():
     one, two, other = split(), split(), split(seed=1)
     assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
