@@ -2,6 +2,7 @@
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from torch import Tensor
 
 from fedpart.client import ClientTask, client_update
 from fedpart.config import make_config
@@ -14,6 +15,8 @@ app = ClientApp()
 
 # One run at a time in a process: what it needs is built once, whatever the number of clients.
 _built: dict[str, tuple[Program, FederatedData]] = {}
+# Clients of a round that share a process share the server's bytes: these are decoded once.
+_theta: dict[str, tuple[bytes, Tensor]] = {}
 
 
 def register(program: Program, data: FederatedData) -> None:
@@ -71,9 +74,15 @@ def read_task(message: Message, client_id: int, program: Program) -> ClientTask:
         server_round=numbers["server-round"],
         client_id=client_id,
         chunk=numbers["chunk"],
-        theta=decode(arrays["theta"].data, program.layout.num_parameters),
+        theta=_decoded(arrays["theta"].data, program.layout.num_parameters),
         hyper=decode(arrays["hyper"].data, program.hyper.size),
     )
+
+
+def _decoded(data: bytes, length: int) -> Tensor:
+    if "latest" not in _theta or _theta["latest"][0] is not data:
+        _theta["latest"] = (data, decode(data, length))
+    return _theta["latest"][1]
 
 
 @app.query()

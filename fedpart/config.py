@@ -128,6 +128,9 @@ class Config(BaseModel):
     backend: Literal["inline", "algorithm"] = Field(
         "inline", description="Flower apps in this process, or the plain loop without Flower"
     )
+    precision: Literal["fp32", "bf16"] = Field(
+        "fp32", description="what the network computes in; values and sums stay fp32"
+    )
     device: Literal["cpu"] = Field("cpu", description="where clients compute")
     round_timeout: float = Field(3600.0, gt=0, description="deadline of a round in seconds")
     out: str | None = Field(None, description="the run folder, new or empty; default runs/<name>")

@@ -18,8 +18,7 @@ from fedpart.layout import Layout
 from fedpart.models import build_model, noise, swap_dropout
 from fedpart.streams import numpy_rng, torch_seed
 
-# Copies of images that go through the network at once: a constant, so that the order of sums and
-# with it every bit is the same wherever a client runs; small enough for the processor's caches.
+# Copies of images that go through the network at once, at most.
 MICRO_BATCH = 128
 
 
@@ -77,7 +76,7 @@ class HyperSpec:
         return named | rates
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Program:
     """One client program and one server program have this in common.
 
@@ -97,10 +96,27 @@ class Program:
     hyper: HyperSpec
     config: Config
 
-    @property
-    def micro_batch(self) -> int:
-        """Images that go through the network at once, each as ``samples`` copies."""
-        return max(1, MICRO_BATCH // self.config.samples)
+    def micro_batches(self, images: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Cut a batch into equal parts that fit the processor's caches, augmented copies counted.
+
+        The size of a part follows from the batch alone, so that the order of sums and with it
+        every bit is the same wherever a client runs.
+        """
+        parts = math.ceil(len(labels) / max(1, MICRO_BATCH // self.config.samples))
+        size = math.ceil(len(labels) / parts)
+        return zip(torch.split(images, size), torch.split(labels, size), strict=True)
+
+    def leaves(self, flat: Tensor) -> dict[str, Tensor]:
+        """``Layout.leaves`` in the type that the network computes in.
+
+        With ``precision = "bf16"`` matrices and kernels are rounded to it; vectors and affine
+        parameters stay float32, as do all sums and the values that are trained.
+        """
+        leaves = self.layout.leaves(flat)
+        if self.config.precision == "fp32":
+            return leaves
+        plain = {e.name for e in self.layout.entries if e.merge == "plain" and len(e.shape) > 1}
+        return {n: t.bfloat16() if n in plain else t for n, t in leaves.items()}
 
 
 def build_program(
@@ -221,12 +237,15 @@ def log_likelihood(
         eps = eps.to(images.device, affine.dtype)
         copies = warp(copies, program.hyper.augmentation.matrices(affine, eps))
     program.network.train(training)
-    with noise(program.network, rng):
+    # Only the network: the warp and everything after the logits stay float32.
+    half = torch.autocast("cpu", torch.bfloat16, enabled=program.config.precision == "bf16")
+    with noise(program.network, rng), half:
         logits = functional_call(
             program.network,
             {name: _channels_last(p) for name, p in parameters.items()} | logits_of_dropout,
             _channels_last(copies),
         )
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     logits = logits.view(len(images), samples, -1)
     if program.config.average == "logits":
         predicted = F.log_softmax(logits.mean(1), -1)
