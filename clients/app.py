@@ -80,9 +80,11 @@ def read_task(message: Message, client_id: int, program: Program) -> ClientTask:
 
 
 def _decoded(data: bytes, length: int) -> Tensor:
-    if "latest" not in _theta or _theta["latest"][0] is not data:
-        _theta["latest"] = (data, decode(data, length))
-    return _theta["latest"][1]
+    known = _theta.get("latest")
+    # A client that wrote to its tensor keeps it to itself.
+    if known is None or known[0] is not data or known[1]._version:
+        known = _theta["latest"] = (data, decode(data, length))
+    return known[1]
 
 
 @app.query()

@@ -142,15 +142,24 @@ def train_partition(
     return delta, float(np.mean(losses))
 
 
-@lru_cache(maxsize=4)
 def received_leaves(program: Program, theta: Tensor, k: int) -> dict[str, Tensor]:
-    """Leaves of subnetwork ``k`` as the server sent it: the same for every client of a round.
+    """Leaves of subnetwork ``k`` as the server sent it: built once for all clients of a round.
 
     Args:
         program: shared by all.
-        theta: the server's values, [P], one object for all clients of a round; never written to.
+        theta: the server's values, [P], one object for all clients of a round in a process.
         k: 0..C.
     """
+    leaves = _received_leaves(program, theta, k)
+    if any(leaf._version for leaf in leaves.values()):
+        # A model that writes to its weights does so for one client only.
+        _received_leaves.cache_clear()
+        leaves = _received_leaves(program, theta, k)
+    return leaves
+
+
+@lru_cache(maxsize=4)
+def _received_leaves(program: Program, theta: Tensor, k: int) -> dict[str, Tensor]:
     return program.leaves(subnetwork(theta, program.default, program.layout.ids, k))
 
 

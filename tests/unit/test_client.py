@@ -253,6 +253,16 @@ def test_a_model_that_never_calls_its_dropout_has_no_gradient_there():
     assert reply.hyper_gradient.tolist() == [0.0]
 
 
+def test_a_model_that_writes_to_its_weights_does_so_for_one_client():
+    """The weights that clients of a round share are built anew for the next."""
+    program = tiny.program(model="tiny:writer", augmentation="none", dropout=0.0)
+    task, data = _task(program, 1), tiny.images(5)
+    first = client_update(program, task, *data)
+    _same(client_update(program, task, *data), first)
+    fresh = tiny.program(model="tiny:writer", augmentation="none", dropout=0.0)
+    _same(client_update(fresh, task, *data), first)
+
+
 def test_a_client_without_images_is_an_error_that_names_it(small_program):
     """It could neither train nor measure."""
     x, y = tiny.images(0)
