@@ -19,7 +19,7 @@ from fedpart.models import build_model, noise, swap_dropout
 from fedpart.streams import numpy_rng, torch_seed
 
 # Copies of images that go through the network at once, at most.
-MICRO_BATCH = 128
+MICRO_BATCH = 256
 
 
 @dataclass(frozen=True)
