@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpart.augment import augerino_reward
 from fedpart.data import to_float
 from fedpart.layout import insert, subnetwork
 from fedpart.program import Program, global_seed, log_likelihood
@@ -91,7 +92,7 @@ def client_update(
     key = (task.server_round, task.client_id)
     with global_seed(torch_seed(program.config.seed, "client", *key)):
         gradient, likelihood, examples = None, None, 0
-        if task.chunk >= 1 and program.hyper.size:
+        if program.scoring(task.chunk) is not None:
             gradient, likelihood, examples = hyper_gradient(program, task, x, y)
         deltas, losses = {}, []
         for partition in range(task.chunk, program.layout.num_partitions):
@@ -202,16 +203,17 @@ def weight_gradient(
 def hyper_gradient(
     program: Program, task: ClientTask, images: Tensor, labels: Tensor
 ) -> tuple[Tensor, float, int]:
-    """Gradient of the out-of-sample loss in psi, through subnetwork ``chunk``.
+    """Gradient of the loss in psi, through the subnetwork that scores the client's chunk.
 
     Args:
         program: shared by all.
-        task: the server's values; ``task.chunk >= 1``.
+        task: the server's values; of a chunk that ``Program.scoring`` has a subnetwork for.
         images: the client's, [n, c, h, w] in [0, 1].
         labels: [n].
     Returns:
-        gradient [H] of the mean negative log-likelihood, the mean log-likelihood in nats, and the
-        number of images used (all, or ``hyper_batch_size`` drawn without replacement).
+        gradient [H] of the mean negative log-likelihood (for Augerino less its reward), the mean
+        log-likelihood in nats, and the number of images used (all, or ``hyper_batch_size`` drawn
+        without replacement).
     Source: eq. (final-approximate-objective-learning-speed-marglik): data of chunk k is scored by
         the subnetwork that was trained on the chunks before it; weights are constants.
     """
@@ -222,7 +224,9 @@ def hyper_gradient(
         drawn = numpy_rng(config.seed, "hyper-batch", *key).permutation(len(labels))
         batch = torch.from_numpy(drawn[: config.hyper_batch_size])
         images, labels = images[batch], labels[batch]
-    leaves = received_leaves(program, task.theta, task.chunk)
+    k = program.scoring(task.chunk)
+    assert k is not None
+    leaves = received_leaves(program, task.theta, k)
     parameters = program.layout.merge({name: leaf.detach() for name, leaf in leaves.items()})
     hyper = task.hyper.clone().requires_grad_()
     gradient, loss = torch.zeros_like(task.hyper), 0.0
@@ -233,4 +237,7 @@ def hyper_gradient(
         if part.requires_grad:
             gradient += torch.autograd.grad(part, hyper)[0]
         loss += float(part.detach())
+    if config.method == "augerino":
+        reward = augerino_reward(program.hyper.natural_widths(hyper), config.augerino == "safe")
+        gradient -= config.augerino_weight * torch.autograd.grad(reward, hyper)[0]
     return gradient, -loss, len(labels)

@@ -40,7 +40,8 @@ class Config(BaseModel):
     """Settings of one run, checked and resolved.
 
     Field names are the TOML keys and the flags with ``_`` for ``-``. ``method = "fedavg"`` sets
-    ``chunks``, ``augmentation`` and ``samples``; ``skew`` follows the data set where not given.
+    ``chunks``, ``augmentation`` and ``samples``, ``"augerino"`` sets ``chunks``; ``skew`` follows
+    the data set where not given.
     """
 
     model_config = ConfigDict(
@@ -79,10 +80,11 @@ class Config(BaseModel):
     )
     min_examples: int = Field(1, ge=1, description="images each client has at least")
 
-    method: Literal["partitioned", "fedavg"] = Field(
+    method: Literal["partitioned", "augerino", "fedavg"] = Field(
         "partitioned",
-        description="partitioned network with learned psi, or plain FedAvg, which sets chunks 1, "
-        "augmentation none and samples 1 whatever is given",
+        description="partitioned network with learned psi; FedAvg with the regularised widths of "
+        "Augerino, which sets chunks 1; or plain FedAvg, which also sets augmentation none and "
+        "samples 1, whatever is given",
     )
     model: str = Field("mnist-cnn", description="mnist-cnn, or module:function for your own")
     init: str | None = Field(None, description="model.pt of an earlier run to start from")
@@ -104,7 +106,13 @@ class Config(BaseModel):
     )
     samples: int = Field(10, ge=1, le=1000, description="augmented copies of each image (S)")
     dropout: float = Field(
-        0.1, ge=0, lt=1, description="drop rate: where it starts, or the fixed one of fedavg"
+        0.1, ge=0, lt=1, description="drop rate: where it starts, fixed but for method partitioned"
+    )
+    augerino_weight: float = Field(
+        0.01, ge=0, description="weight of Augerino's reward for wide augmentation (lambda)"
+    )
+    augerino: Literal["safe", "unsafe"] = Field(
+        "safe", description="whether that reward ends once a width reaches 10, or never"
     )
 
     clients_per_round: int = Field(10, ge=1, description="clients drawn each round")
@@ -189,6 +197,8 @@ class Config(BaseModel):
             given[key] = value
         if given.get("method") == "fedavg":
             given |= {"chunks": (1.0,), "augmentation": "none", "samples": 1}
+        elif given.get("method") == "augerino":
+            given |= {"chunks": (1.0,)}
         if given.get("skew") is None:
             rotated = str(given.get("dataset", "rotmnist")).startswith("rot")
             given["skew"] = "rotation" if rotated else "label"
@@ -231,6 +241,11 @@ class Config(BaseModel):
             )
         if self.name is not None and (Path(self.name).name != self.name or self.name == ".."):
             raise ValueError(f"name is {self.name!r}; it must be one word without / for a folder")
+        if self.method == "augerino" and self.augmentation not in ("symmetric", "generators"):
+            raise ValueError(
+                f"augmentation is {self.augmentation!r}, but method augerino learns one width for "
+                "each transformation; use symmetric or generators"
+            )
         if self.skew == "rotation" and not self.dataset.startswith("rot"):
             raise ValueError(
                 f"skew is 'rotation', but {self.dataset} is not rotated; use label or iid"

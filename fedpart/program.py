@@ -11,7 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedpart.augment import Augmentation, build_augmentation, warp
+from fedpart.augment import (
+    NATURAL,
+    Augmentation,
+    Generators,
+    Symmetric,
+    build_augmentation,
+    warp,
+)
 from fedpart.config import Config
 from fedpart.errors import ConfigError, cause
 from fedpart.layout import Layout
@@ -54,6 +61,17 @@ class HyperSpec:
         """Raw augmentation values, and the network's logits by name."""
         affine, logits = torch.split(hyper, [self._num_affine, len(self.dropout)])
         return affine, dict(zip(self.dropout, logits.unbind(), strict=True))
+
+    def natural_widths(self, hyper: Tensor) -> Tensor:
+        """Widths in radians, half images, log-factors and slopes, [6], differentiable.
+
+        Raises:
+            TypeError: an augmentation without widths.
+        """
+        family = self.augmentation
+        if not isinstance(family, Symmetric | Generators):
+            raise TypeError(f"{type(family).__name__} has no widths")
+        return family.widths(self.split(hyper)[0]) * NATURAL.to(hyper)
 
     def raw(self, hyper: Tensor) -> dict[str, list[float]]:
         """Psi as it is optimised, for the records."""
@@ -106,6 +124,20 @@ class Program:
         size = math.ceil(len(labels) / parts)
         return zip(torch.split(images, size), torch.split(labels, size), strict=True)
 
+    def scoring(self, chunk: int) -> int | None:
+        """Subnetwork through which data of ``chunk`` give a gradient of psi; None for no gradient.
+
+        It is subnetwork ``chunk``, which has not seen them and is empty for chunk 0; Augerino
+        takes the whole network, which has.
+
+        Source: eq. (final-approximate-objective-learning-speed-marglik); Benton et al. 2020.
+        """
+        if not self.hyper.size:
+            return None
+        if self.config.method == "augerino":
+            return self.layout.num_partitions
+        return chunk or None
+
     def leaves(self, flat: Tensor) -> dict[str, Tensor]:
         """``Layout.leaves`` in the type that the network computes in.
 
@@ -140,7 +172,7 @@ def build_program(
     dropout = swap_dropout(network, config.dropout)
     layout = Layout.build(network, config.chunks, numpy_rng(config.seed, "assignment"))
     initial = layout.spread(dict(network.named_parameters()))
-    learned = tuple(dropout) if config.method != "fedavg" else ()
+    learned = tuple(dropout) if config.method == "partitioned" else ()
     buffers = dict(network.named_buffers())
     hyper = HyperSpec(
         build_augmentation(config.augmentation, config.width_start, config.width_transform),

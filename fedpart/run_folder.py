@@ -167,7 +167,7 @@ class RunFolder:
         self._append("rounds.jsonl", record)
         evaluation = None
         if state.server_round in self.evaluated_rounds:
-            evaluation = self._evaluate(state, out_of_sample(replies))
+            evaluation = self._evaluate(state, out_of_sample(self.program, replies))
             self.evaluations.append(evaluation)
             self._append("evaluations.jsonl", evaluation)
         if self._events is not None:

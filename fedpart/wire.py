@@ -96,7 +96,8 @@ def array_lengths(program: Program, chunk: int) -> dict[str, int]:
     """Names and lengths of the arrays that a client of ``chunk`` sends."""
     sizes = program.layout.sizes
     lengths = {f"partition-{j}": sizes[j] for j in range(chunk, len(sizes))}
-    return lengths | ({"hyper": program.hyper.size} if chunk and program.hyper.size else {})
+    measures = program.scoring(chunk) is not None
+    return lengths | ({"hyper": program.hyper.size} if measures else {})
 
 
 def model_bytes(program: Program, chunk: int) -> tuple[int, int]:

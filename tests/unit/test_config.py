@@ -69,7 +69,8 @@ def test_names_of_runs():
         ({"qqqq": 1}, "unknown setting 'qqqq'; see sim.py --help"),
         (
             {"method": "fedavgg"},
-            "method is 'fedavgg'; it must be one of partitioned, fedavg; did you mean 'fedavg'?",
+            "method is 'fedavgg'; it must be one of partitioned, augerino, fedavg; did you mean "
+            "'fedavg'?",
         ),
         ({"dropout": 1.0}, "dropout is 1.0; it must be below 1"),
         ({"samples": 0}, "samples is 0; it must be at least 1"),

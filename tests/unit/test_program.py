@@ -150,8 +150,13 @@ def test_training_noise_differs_for_copies_and_evaluation_has_none():
 
 @pytest.mark.parametrize(
     ("samples", "images", "sizes"),
-    [(2, 128, [128]), (2, 129, [65, 64]), (10, 26, [13, 13]), (10, 64, [22, 22, 20])]
-    + [(1000, 2, [1, 1])],
+    [
+        (2, 128, [128]),
+        (2, 129, [65, 64]),
+        (10, 26, [13, 13]),
+        (10, 64, [22, 22, 20]),
+        (1000, 2, [1, 1]),
+    ],
 )
 def test_micro_batches_are_equal_parts_of_at_most_256_copies(samples, images, sizes):
     """As few as that allows, at least one image each, and their size follows from the batch."""
