@@ -124,7 +124,7 @@ def parse_compare(argv: Sequence[str]) -> tuple[list[Path], Path, float | None]:
         metavar="ACCURACY",
         help="also print rounds and megabytes to this validation accuracy, such as 0.8",
     )
-    known = _parse(parser, argv)
+    known = _parse(parser, argv, ("--out", "--target", "--help"))
     check_picture(known.out)
     return known.runs, known.out, None if known.target is None else _fraction(known.target)
 
@@ -148,15 +148,14 @@ def parse_table(argv: Sequence[str]) -> tuple[list[Path], bool, Path | None]:
         help="LaTeX with booktabs, not Markdown; also if FILE ends in .tex",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to the screen")
-    known = _parse(parser, argv)
+    known = _parse(parser, argv, ("--latex", "--out", "--help"))
     latex = known.latex or (known.out is not None and known.out.suffix == ".tex")
     return known.runs, latex, known.out
 
 
-def _parse(parser: _Parser, argv: Sequence[str]) -> argparse.Namespace:
+def _parse(parser: _Parser, argv: Sequence[str], flags: Sequence[str]) -> argparse.Namespace:
     known, rest = parser.parse_known_args(list(argv))
     if rest:
-        flags = [flag for action in parser._actions for flag in action.option_strings]
         raise ConfigError(f"unknown flag {rest[0]!r}{nearest(rest[0], flags)}")
     return known
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedpart.arguments import check_picture
 from fedpart.config import Config
 from fedpart.curves import (
+    CHUNK_COLUMN,
     DIRECTIONS,
     WINDOW,
     Curve,
@@ -126,7 +127,7 @@ def name_data(a: Config, b: Config, hash_a: str, hash_b: str) -> str:
     """Why two runs do not have the same data, as the end of a sentence."""
     for key, (one, other) in differences([a, b], DATA_KEYS).items():
         return f"{key} is {one} in one and {other} in the other"
-    return f"their images differ (hash {hash_a[:12]} and {hash_b[:12]}); was another data-dir used?"
+    return f"their images differ (hash {hash_a[:12]} and {hash_b[:12]}), as with another data-dir"
 
 
 def data_hash(folder: Path) -> str:
@@ -214,17 +215,14 @@ _TARGET_HEAD = ("run", "seeds", "round", "upload MB", "download MB", "total MB")
 
 
 def _row(group: Group) -> tuple[str, ...]:
-    def last(values: Sequence[float], digits: int) -> str:
-        return _spread(values, digits)
-
     return (
         group.label,
         str(len(group.curves)),
         f"{group.rounds[-1]:,}",
-        last([100 * c.smooth[-1] for c in group.curves], 2),
-        last([c.megabytes["upload"][-1] for c in group.curves], 1),
-        last([c.megabytes["download"][-1] for c in group.curves], 1),
-        last([100 * c.upload_share[-1] for c in group.curves], 1),
+        _spread([100 * c.smooth[-1] for c in group.curves], 2),
+        _spread([c.megabytes["upload"][-1] for c in group.curves], 1),
+        _spread([c.megabytes["download"][-1] for c in group.curves], 1),
+        _spread([100 * c.upload_share[-1] for c in group.curves], 1),
     )
 
 
@@ -262,23 +260,25 @@ def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _write_csv(groups: Sequence[Group], path: Path) -> None:
     names = list(dict.fromkeys(name for g in groups for name in g.curves[0].hyper[-1]))
+    count = max(len(group.chunks()) for group in groups)
     head = [
         *("run", "seeds", "round", "val_accuracy", "moving_average", "standard_error"),
         *(f"{way}_MB" for way in DIRECTIONS),
+        *(f"{CHUNK_COLUMN}{chunk}" for chunk in range(count)),
         *names,
     ]
     rows = []
     for g in groups:
-        raw, smooth = g.series(lambda curve: curve.accuracy), g.smooth
-        sent = [g.megabytes(way) for way in DIRECTIONS]
-        psi = [g.hyper(n).mean if n in g.curves[0].hyper[-1] else None for n in names]
+        numbers = [
+            *(g.series(lambda curve: curve.accuracy).mean, g.smooth.mean, g.smooth.error),
+            *(g.megabytes(way) for way in DIRECTIONS),
+            *g.chunks(),
+        ]
+        numbers += [[]] * (len(head) - 3 - len(names) - len(numbers))
+        # Nothing for what this group does not have.
+        numbers += [g.hyper(n).mean if n in g.curves[0].hyper[-1] else [] for n in names]
         rows += [
-            [
-                *(g.label, len(g.curves), server_round),
-                *(f"{v:.6f}" for v in (raw.mean[i], smooth.mean[i], smooth.error[i])),
-                *(f"{values[i]:.6f}" for values in sent),
-                *("" if values is None else f"{values[i]:.6g}" for values in psi),
-            ]
-            for i, server_round in enumerate(g.rounds)
+            [g.label, len(g.curves), r, *(f"{v[i]:.6f}" if v else "" for v in numbers)]
+            for i, r in enumerate(g.rounds)
         ]
     write_rows(path, head, rows)

@@ -8,6 +8,7 @@ keeps it in ``curves.csv`` as well, beside its picture: a few kilobytes that can
 import csv
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fedpart.seeds import mean_and_error
 
 WINDOW = 10
 DIRECTIONS = ("upload", "download", "total")
-_CHUNK = "upload_MB_chunk_"
+CHUNK_COLUMN = "upload_MB_chunk_"
 _COLUMNS = (
     *("round", "val_accuracy", "moving_average"),
     *(f"{direction}_MB" for direction in DIRECTIONS),
@@ -98,16 +99,19 @@ class Group:
         """What was sent by each evaluation, mean over seeds."""
         return self.series(lambda curve: curve.megabytes[direction]).mean
 
-    def chunks(self) -> list[float]:
-        """Megabytes uploaded in all by the clients of each chunk, mean over seeds."""
-        # A short run may not have met a client of the last chunk yet.
+    def chunks(self) -> list[list[float]]:
+        """Cumulative upload of each chunk's clients, [C][evaluations], mean over seeds."""
         count = max(len(curve.chunks[-1]) for curve in self.curves)
-        padded = [[*c.chunks[-1], *[0.0] * (count - len(c.chunks[-1]))] for c in self.curves]
-        return [mean_and_error(values)[0] for values in zip(*padded, strict=True)]
+        return [self.series(partial(_chunk, chunk=chunk)).mean for chunk in range(count)]
 
     def hyper(self, name: str) -> Series:
         """One hyperparameter in plain units."""
         return self.series(lambda curve: [psi[name] for psi in curve.hyper])
+
+
+def _chunk(curve: Curve, chunk: int) -> list[float]:
+    # A short run may not have met a client of the last chunk yet.
+    return [values[chunk] if chunk < len(values) else 0.0 for values in curve.chunks]
 
 
 def moving_average(values: Sequence[float], window: int = WINDOW) -> list[float]:
@@ -202,7 +206,7 @@ def write_csv(curve: Curve, path: Path) -> None:
         OutputError: the file cannot be written.
     """
     names = list(curve.hyper[-1])
-    sent = [f"{_CHUNK}{chunk}" for chunk in range(len(curve.chunks[-1]))]
+    sent = [f"{CHUNK_COLUMN}{chunk}" for chunk in range(len(curve.chunks[-1]))]
     rows = [
         [
             *(curve.rounds[i], f"{curve.accuracy[i]:.6f}", f"{curve.smooth[i]:.6f}"),
@@ -239,7 +243,7 @@ def _read_csv(path: Path, label: str) -> Curve:
         columns = {
             name: [float(line[name]) for line in lines] for name in lines[0] if name != "round"
         }
-        chunks = [columns.pop(name) for name in list(columns) if name.startswith(_CHUNK)]
+        chunks = [columns.pop(name) for name in list(columns) if name.startswith(CHUNK_COLUMN)]
         given = {name: columns.pop(name) for name in _COLUMNS if name != "round"}
     except (OSError, UnicodeDecodeError, ValueError, TypeError, KeyError, IndexError, csv.Error):
         raise OutputError(f"{path} is damaged: restore it, or rounds.jsonl beside it") from None

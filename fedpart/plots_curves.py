@@ -176,7 +176,7 @@ def _hyper(axis: Any, groups: Sequence[Group], kind: str, names: Sequence[str]) 
 
 
 def _chunks(axis: Any, groups: Sequence[Group]) -> None:
-    sent = [group.chunks() for group in groups]
+    sent = [[values[-1] for values in group.chunks()] for group in groups]
     most = max(sum(values) for values in sent)
     unit, scale = ("GB", 1e-3) if most >= _GIGABYTES_FROM else ("MB", 1.0)
     for i, (group, values) in enumerate(zip(groups, sent, strict=True)):

@@ -156,8 +156,7 @@ def _read(folder: Path) -> Run | str:
         config = None
     path = folder / "summary.json"
     if not path.is_file():
-        done = folder / "rounds.jsonl"
-        rounds = len(read_lines(done)) if done.is_file() else 0
+        rounds = len(_lines(folder / "rounds.jsonl"))
         of = f" of {config.rounds:,}" if config else ""
         return f"not finished, {_count(rounds, 'round')}{of} done"
     try:
@@ -166,9 +165,16 @@ def _read(folder: Path) -> Run | str:
         return "its summary.json is damaged or of another version"
     if summary.kind != "federated":
         return f"a {summary.kind} run, not a federated one"
-    evaluations = folder / "evaluations.jsonl"
-    lines: list[dict[str, Any]] = read_lines(evaluations) if evaluations.is_file() else []
+    lines = _lines(folder / "evaluations.jsonl")
     return Run(folder, summary, config, lines[-1].get("num_images") if lines else None)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """What there is: no number of the table comes from here."""
+    try:
+        return read_lines(path)
+    except OutputError:
+        return []
 
 
 def _key(summary: Finished) -> Key:

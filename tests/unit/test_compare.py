@@ -27,7 +27,9 @@ def test_picture_and_numbers(tmp_path, suffix):
     assert float(lines[1]["upload_MB"]) == 20
     assert float(lines[3]["total_MB"]) == 80
     assert float(lines[3]["moving_average"]) == pytest.approx(0.6)
-    assert [line["rotation_degrees"] for line in lines] == ["18", "36", "", ""]
+    assert [line["rotation_degrees"] for line in lines] == ["18.000000", "36.000000", "", ""]
+    chunks = [[line[f"upload_MB_chunk_{k}"] for k in (0, 1)] for line in lines]
+    assert chunks[1::2] == [["16.000000", "4.000000"], ["40.000000", ""]]
     table = found.text().splitlines()
     assert len(table) == 3
     assert table[1].split() == ["a", "1", "4", "60.00", "20.0", "40.0", "50.0"]
@@ -187,6 +189,9 @@ def test_a_picture_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write"):
         compare([run], tmp_path / "file" / "x.png")
+    (tmp_path / "y.csv").mkdir()
+    with pytest.raises(OutputError, match=r"cannot write .*y\.csv"):
+        compare([run], tmp_path / "y.png")
 
 
 def test_committed_results_suffice(tmp_path):

@@ -83,7 +83,7 @@ def test_mean_and_standard_error_over_seeds_by_hand(tmp_path):
     assert group.smooth.error == pytest.approx([0, 0.104083], abs=1e-6)
     assert group.megabytes("total") == [30, 60]
     assert group.hyper("rotation_degrees").mean == [18, 36]
-    assert group.chunks() == [16, 4]
+    assert group.chunks() == [[8, 16], [2, 4]]
 
 
 def test_one_seed_has_no_spread(tmp_path):
@@ -95,7 +95,7 @@ def test_a_seed_that_has_not_met_the_last_chunk_counts_as_zero_there(tmp_path):
         read_curve(make_run(tmp_path / "a", chunk_mb=(4, 2))),
         read_curve(make_run(tmp_path / "b", chunk_mb=(4,))),
     ]
-    assert Group("g", curves).chunks() == [16, 4]
+    assert Group("g", curves).chunks() == [[8, 16], [2, 4]]
 
 
 def test_a_curve_can_be_cut_to_some_rounds(tmp_path):
