@@ -165,6 +165,11 @@ class Config(BaseModel):
             return self.name
         return f"{self.dataset}-{self.method}-{self.train_size}-seed{self.seed}"
 
+    @classmethod
+    def result_fields(cls) -> list[str]:
+        """Fields that results depend on, in order."""
+        return [name for name in cls.model_fields if name not in _NOT_RESULTS]
+
     @property
     def config_hash(self) -> str:
         """sha256 over the fields that results depend on, hex."""

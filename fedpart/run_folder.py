@@ -202,7 +202,7 @@ class RunFolder:
         self._save()
         summary = self._summary(test)
         self._write("summary.json", summary)
-        from fedpart.compare import draw_run
+        from fedpart.plots_curves import draw_run
 
         draw_run(self.path)
         self.close("ok", 0)
