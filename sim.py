@@ -1,7 +1,6 @@
 """Train federated partitioned networks over simulated clients: ``python sim.py --help``."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ from fedpart.config import Config
 from fedpart.errors import ConfigError, FedpartError, OutputError
 from fedpart.progress import Progress, make_progress, table
 from fedpart.records import Summary
-from fedpart.run_files import check_free, read_config
+from fedpart.run_files import check_free, check_packages, choose_folder, read_config
 from fedpart.seeds import check_unfinished, new_parent, over_seeds, seed_runs
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def _run(argv: list[str]) -> None:
     if request.dry_run:
         _dry_run(request, config)
         return
-    config = config.model_copy(update={"out": str(_out(config))})
+    config = config.model_copy(update={"out": str(choose_folder(config))})
     with contextlib.closing(make_progress(config.json_summary)) as progress:
         if config.seeds > 1:
             _several_seeds(config, argv, progress)
@@ -153,12 +152,7 @@ def _prepare(
     config: Config, data: "FederatedData | None"
 ) -> "tuple[FederatedData, Program, ServerState]":
     """Everything that can be wrong with settings, data and model shows here, before any file."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("matplotlib is not installed; pip install 'fedpart[sim]' brings it")
-    if config.logger == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError(
-            "logger is 'tensorboard', which is not installed; pip install 'fedpart[tensorboard]'"
-        )
+    check_packages(config)
     from fedpart.data import load_federated
     from fedpart.model_file import starting_state
     from fedpart.plan import check_chunks
@@ -236,24 +230,12 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _out(config: Config) -> Path:
-    if config.out is not None:
-        return Path(config.out)
-    path = Path("runs") / config.run_name
-    taken = 1
-    # Only a name that nobody chose gives way; a chosen one that is taken is refused.
-    while config.name is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
-        taken += 1
-        path = path.with_name(f"{config.run_name}-{taken}")
-    return path
-
-
 def _dry_run(request: Request, config: Config) -> None:
     from fedpart.plan import make_plan
 
     if request.resume is not None:
         raise ConfigError("--resume and --dry-run do not go together; leave one out")
-    check_free(_out(config))
+    check_free(choose_folder(config))
     data, program, _ = _prepare(config, None)
     plan = make_plan(config, program, data)
     text = json.dumps(plan.as_dict()) if config.json_summary else table(plan.rows())

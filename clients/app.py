@@ -7,7 +7,9 @@ from torch import Tensor
 from fedpart.client import ClientTask, client_update
 from fedpart.config import make_config
 from fedpart.data import FederatedData, load_federated
+from fedpart.machine import code_id
 from fedpart.program import Program, build_program
+from fedpart.run_config import given_settings
 from fedpart.runtime import prepare_process
 from fedpart.wire import FORMAT, INSTRUCTION_FIELDS, decode, encode, reply_arrays, reply_fields
 
@@ -26,8 +28,18 @@ def register(program: Program, data: FederatedData) -> None:
 
 
 def materials(context: Context) -> tuple[Program, FederatedData]:
-    """What the node's run needs, from the run config; built at the first call in a process."""
-    config = make_config(context.run_config)
+    """What the node's run needs; built at the first call in a process.
+
+    Args:
+        context: with the run config, and the node config, whose ``data-dir`` comes first: a device
+            knows best where its data are.
+    Raises:
+        FedpartError: settings or data that cannot be used.
+    """
+    values = given_settings(context.run_config)
+    if data_dir := context.node_config.get("data-dir"):
+        values["data-dir"] = data_dir
+    config = make_config(values)
     key = config.model_dump_json()
     if key not in _built:
         prepare_process()
@@ -89,8 +101,11 @@ def _decoded(data: bytes, length: int) -> Tensor:
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Say which client this node is."""
-    answer = MetricRecord({"client-id": own_id(context)})
+    """Say which client this node is, of how many where it was told, and which code it runs."""
+    answer = MetricRecord({"client-id": own_id(context), "code": code_id()})
+    total = context.node_config.get("num-partitions")
+    if isinstance(total, int):
+        answer["num-clients"] = total
     return Message(RecordDict({"metrics": answer}), reply_to=message)
 
 

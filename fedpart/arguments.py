@@ -83,11 +83,18 @@ def parse_run(argv: Sequence[str]) -> Request:
             raise ConfigError(f"--{name} is empty; give it a path or leave it out")
     values = {} if config is None else load_toml(config)
     values |= {("json" if n == "json_summary" else kebab(n)): v for n, v in given.items()}
+    return Request(with_data_dir(values), None if resume is None else Path(resume), dry_run)
+
+
+def with_data_dir(values: dict[str, object]) -> dict[str, object]:
+    """The settings, ``data-dir`` or ``$FEDPART_DATA`` as an absolute path where one is named.
+
+    Absolute, so that the run can be resumed from another folder.
+    """
     named = values.get("data-dir") or os.environ.get("FEDPART_DATA")
-    if named:
-        # Absolute, so that the run can be resumed from another folder.
-        values["data-dir"] = os.path.abspath(os.path.expanduser(str(named)))
-    return Request(values, None if resume is None else Path(resume), dry_run)
+    if not named:
+        return values
+    return values | {"data-dir": os.path.abspath(os.path.expanduser(str(named)))}
 
 
 def check_picture(out: Path) -> None:

@@ -1,5 +1,8 @@
 """What can go wrong, one class for each exit code of ``sim.py``."""
 
+# Between the exceptions of a traceback.
+_CHAIN = "\nThe above exception was the direct cause of the following exception:\n"
+
 
 class FedpartError(Exception):
     """A fault that is explained to the user in one sentence.
@@ -44,6 +47,10 @@ def cause(reason: str) -> str:
         the exception, and the innermost frame where there is one:
         ``ValueError: no images (client.py, line 92, in client_update)``.
     """
+    # Flower's simulation raises what a client has raised once more, in a frame of its own.
+    before, _, last = reason.rpartition(_CHAIN)
+    if "ClientAppException" in last:
+        reason = before or reason
     lines = [line for line in reason.splitlines() if line.strip()] or ["no reason given"]
     frames = [i for i, line in enumerate(lines) if line.startswith('  File "')]
     text, where = lines[-1], ""

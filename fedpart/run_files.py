@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,35 @@ def check_free(path: Path) -> None:
             raise OutputError(f"{path} is not empty: name another folder, or resume it")
     except OSError as error:
         raise OutputError(f"cannot write to {path}: {error.strerror or error}") from None
+
+
+def choose_folder(config: Config) -> Path:
+    """``out``, or a folder under ``runs/``: ``<name>``, or ``<name>-2`` and so on if that is taken.
+
+    Only a name that nobody chose gives way; a chosen one that is taken is refused elsewhere.
+    """
+    if config.out is not None:
+        return Path(config.out)
+    path = Path("runs") / config.run_name
+    taken = 1
+    while config.name is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
+        taken += 1
+        path = path.with_name(f"{config.run_name}-{taken}")
+    return path
+
+
+def check_packages(config: Config) -> None:
+    """Whether all that writes a run folder is installed.
+
+    Raises:
+        ConfigError: matplotlib is not, or tensorboard where it is asked for.
+    """
+    if find_spec("matplotlib") is None:
+        raise ConfigError("matplotlib is not installed; pip install 'fedpart[sim]' brings it")
+    if config.logger == "tensorboard" and find_spec("tensorboard") is None:
+        raise ConfigError(
+            "logger is 'tensorboard', which is not installed; pip install 'fedpart[tensorboard]'"
+        )
 
 
 def new_folder(path: Path) -> None:

@@ -1,26 +1,32 @@
 """The ServerApp, and the same program for callers in this process."""
 
+import contextlib
+import json
 import logging
-from pathlib import Path
+from collections.abc import Mapping
+from functools import partial
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedpart.algorithm import Observer
-from fedpart.config import make_config
+from fedpart.arguments import with_data_dir
+from fedpart.config import Config, make_config
 from fedpart.data import load_federated
-from fedpart.errors import FedpartError
+from fedpart.errors import ConfigError, FedpartError, OutputError
 from fedpart.model_file import starting_state
 from fedpart.plan import check_chunks
 from fedpart.program import Program, build_program
 from fedpart.records import EvaluationRecord, RoundRecord
-from fedpart.run_files import new_folder
+from fedpart.run_config import given_settings
+from fedpart.run_files import check_free, check_packages, choose_folder
 from fedpart.run_folder import RunFolder
 from fedpart.runtime import prepare_process
 from fedpart.server import ServerState
 from strategies.strategy import PartitionedStrategy
 
-logger = logging.getLogger(__name__)
+# Below Flower's own logger, whose lines `flwr run --stream` and `flwr log` show.
+logger = logging.getLogger("flwr.fedpart")
 
 app = ServerApp()
 
@@ -48,36 +54,76 @@ def run(
     return strategy.state
 
 
+def settings(run_config: Mapping[str, object]) -> Config:
+    """Settings of a run under Flower.
+
+    Args:
+        run_config: ``[tool.flwr.app.config]`` of ``pyproject.toml`` with what the user has set.
+
+    Raises:
+        ConfigError: see ``given_settings`` and ``make_config``; or more than one seed.
+    """
+    config = make_config(with_data_dir(given_settings(run_config)))
+    if config.seeds > 1:
+        raise ConfigError(
+            f"seeds is {config.seeds}; under Flower a run has one: start a run for each seed"
+        )
+    return config
+
+
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Under Flower's own runtime: settings come from the run config, a run folder is written.
+
+    Paths are seen from where SuperLink was started, and so is ``runs/<name>``, the default.
 
     Raises:
         FedpartError: settings, data or folder that cannot be used, or clients that failed.
     """
     prepare_process()
-    config = make_config(context.run_config)
+    config = settings(context.run_config)
+    check_packages(config)
     check_chunks(config)
     data = load_federated(config)
     height, width = data.images.shape[2:]
     program = build_program(config, data.num_classes, data.in_channels, (height, width))
     state = starting_state(program)
-    folder = RunFolder(Path(config.out or f"runs/{config.run_name}"), program, data, _report)
-    new_folder(folder.path)
-    folder.create(state, ["flwr", "run", "."])
+    folder = RunFolder(choose_folder(config), program, data, partial(_report, config.rounds))
+    check_free(folder.path)
+    logger.info("data: %s", data.source)
+    strategy = PartitionedStrategy(program, state, folder)
+    # Before any file is written: too few nodes is the mistake that is easiest to make.
+    strategy.join(grid)
+    folder.create(state, _command(context.run_config))
+    logger.info("run folder: %s", folder.path.resolve())
     try:
-        run(program, state, folder, grid, fail_fast=False)
-        folder.finish()
-    except FedpartError as error:
-        folder.close(str(error), error.exit_code)
-        raise
+        strategy.start(grid)
+        summary = folder.finish()
+        logger.info("final accuracy %.2f %%", 100 * summary.final_accuracy)
     except BaseException as error:
-        folder.close(f"{type(error).__name__}: {error}", 1)
+        reason, code = f"{type(error).__name__}: {error}", 1
+        if isinstance(error, FedpartError):
+            reason, code = str(error), error.exit_code
+        # A full disk, say: the first error is the one to show.
+        with contextlib.suppress(OutputError):
+            done, place = folder.close(reason, code), folder.path.resolve()
+            logger.info("stopped after round %s; go on: python sim.py --resume %s", done, place)
         raise
 
 
-def _report(record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
+def _command(run_config: Mapping[str, object]) -> list[str]:
+    """What the user typed, as far as Flower passes it on."""
+    # A JSON string, number or boolean is spelled the same in TOML.
+    given = [f"{key}={json.dumps(value)}" for key, value in run_config.items() if value != ""]
+    return ["flwr", "run", ".", *(["--run-config", " ".join(given)] if given else [])]
+
+
+def _report(rounds: int, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
+    done = f"round {record.round}/{rounds}"
     for failure in record.failures:
-        logger.warning("round %d: client %d: %s", record.round, failure.client_id, failure.reason)
+        logger.warning("%s: client %d: %s", done, failure.client_id, failure.reason)
+    counted = sum(client.status == "ok" for client in record.clients)
+    text = f"{done}: {counted} of {len(record.clients)} clients, {record.seconds:.1f} s"
     if evaluation is not None:
-        logger.info("round %d: accuracy %.1f %%", record.round, 100 * evaluation.val_accuracy)
+        text += f", accuracy {100 * evaluation.val_accuracy:.2f} %"
+    logger.info(text)

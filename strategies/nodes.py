@@ -1,12 +1,16 @@
 """Which node is which client."""
 
+import logging
 import time
 
 from flwr.app import Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from fedpart.errors import ClientFailure, cause
+from fedpart.errors import ClientFailure, ConfigError, cause
+from fedpart.machine import code_id
 from fedpart.wire import FORMAT
+
+logger = logging.getLogger(__name__)
 
 _PAUSE = 0.5
 
@@ -16,7 +20,7 @@ class Roster:
 
     Attributes:
         nodes: client id -> node id.
-        trouble: why the last node that could not say who it is could not.
+        trouble: why the last node that cannot take part cannot.
     """
 
     def __init__(self) -> None:
@@ -24,6 +28,9 @@ class Roster:
         self.nodes: dict[int, int] = {}
         self.trouble = ""
         self._identities: dict[int, int] = {}
+        # Nodes that run other code, and how many there are to be, as far as they were told.
+        self._foreign: set[int] = set()
+        self._announced = 0
 
     def refresh(self, grid: Grid, timeout: float) -> None:
         """Forget nodes that have gone, and ask new ones which client they are.
@@ -34,7 +41,8 @@ class Roster:
         """
         present = set(grid.get_node_ids())
         self._identities = {n: c for n, c in self._identities.items() if n in present}
-        unknown = sorted(present - set(self._identities))
+        self._foreign &= present
+        unknown = sorted(present - set(self._identities) - self._foreign)
         if unknown:
             question = RecordDict({"metrics": MetricRecord({"format": FORMAT})})
             asked = [
@@ -54,21 +62,44 @@ class Roster:
             self.trouble = cause(reply.error.reason or "")
             return
         metrics = reply.content.get("metrics")
-        answer = metrics.get("client-id") if isinstance(metrics, MetricRecord) else None
-        if isinstance(answer, int):
-            self._identities[node] = answer
-        else:
+        answer = metrics if isinstance(metrics, MetricRecord) else MetricRecord()
+        client_id, total = answer.get("client-id"), answer.get("num-clients")
+        if not isinstance(client_id, int):
             self.trouble = f"node {node} does not say which client it is"
+            return
+        if isinstance(total, int):
+            self._announced = max(self._announced, total)
+        if answer.get("code") == code_id():
+            self._identities[node] = client_id
+            return
+        # In Flower's simulation, workers import from the folder that SuperLink was started in
+        # before they do from the bundle, which the server runs.
+        self._foreign.add(node)
+        self.trouble = (
+            f"client {client_id} runs other code than the server; a SuperLink that was started in "
+            "the folder of another version must be stopped first"
+        )
+        logger.warning(self.trouble)
 
     def wait(self, grid: Grid, clients: int, timeout: float) -> None:
         """Wait until all clients are there, or ``timeout`` seconds, and go on with who is.
 
         Raises:
             ClientFailure: nobody is.
+            ConfigError: waiting is no use: all who are there run other code, or they are all that
+                were started, as far as they know, and too few.
         """
         deadline = time.monotonic() + timeout
         self.refresh(grid, timeout)
         while len(self.nodes) < clients and (left := deadline - time.monotonic()) > 0:
+            if self._foreign and not self.nodes:
+                raise ConfigError(self.trouble)
+            if 0 < self._announced <= len(self.nodes):
+                raise ConfigError(
+                    f"clients is {clients}, but nodes were started for {self._announced}: give "
+                    f"flwr run --federation-config num-supernodes={clients}, or set "
+                    f"clients={self._announced}"
+                )
             time.sleep(min(_PAUSE, left))
             self.refresh(grid, timeout)
         if not self.nodes:

@@ -53,7 +53,7 @@ class PartitionedStrategy(Strategy):
         state: ServerState,
         observer: Observer,
         fail_fast: bool = False,
-        join_timeout: float = 60.0,
+        join_timeout: float = 120.0,
     ) -> None:
         """Go on from ``state`` and tell ``observer`` of every round.
 
@@ -73,6 +73,7 @@ class PartitionedStrategy(Strategy):
         self._timeout = program.config.round_timeout
         self._chunks = [int(chunk) for chunk in assign_chunks(program.config)]
         self._roster = Roster()
+        self._joined = False
         self._asked: dict[int, Message] = {}
 
     def arrays(self) -> ArrayRecord:
@@ -203,6 +204,16 @@ class PartitionedStrategy(Strategy):
     def summary(self) -> None:
         """The observer tells the user what is going on."""
 
+    def join(self, grid: Grid) -> None:
+        """Wait until all clients are there, or ``join_timeout`` seconds; once in a run.
+
+        Raises:
+            ClientFailure, ConfigError: see ``Roster.wait``.
+        """
+        if not self._joined:
+            self._roster.wait(grid, self.program.config.clients, self.join_timeout)
+            self._joined = True
+
     def start(
         self,
         grid: Grid,
@@ -230,6 +241,7 @@ class PartitionedStrategy(Strategy):
         Raises:
             ClientFailure: nobody is connected; a client raised and ``fail_fast`` is set; or no
                 reply of a round counted (the round is not on record, so a resume repeats it).
+            ConfigError: see ``join``.
             ValueError: ``initial_arrays`` were given.
         Source: Appendix H; ``fedpart.algorithm.run`` without messages.
         """
@@ -238,7 +250,7 @@ class PartitionedStrategy(Strategy):
         config, result = self.program.config, Result()
         self._timeout = config.round_timeout if timeout is None else timeout
         train_config = ConfigRecord() if train_config is None else train_config
-        self._roster.wait(grid, config.clients, self.join_timeout)
+        self.join(grid)
         arrays = self.arrays()
         while self.state.server_round < (config.rounds if num_rounds is None else num_rounds):
             started = time.perf_counter()

@@ -1,6 +1,8 @@
 """Small models, settings, data and replies that the tests of the numerical core share."""
 
+import struct
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -157,6 +159,29 @@ def data(clients: int = 10, seed: int = 0, side: int = SIDE) -> FederatedData:
     return FederatedData(
         *("random", CLASSES, 1, x, y, None, owned, val_x, val_y, None, None, "random numbers")
     )
+
+
+def write_idx(folder: Path, part: str, images: np.ndarray, labels: np.ndarray) -> None:
+    """Write one half of MNIST's own files.
+
+    Args:
+        folder: where to.
+        part: ``train`` or ``t10k``.
+        images: [n, 28, 28] uint8.
+        labels: [n] uint8.
+    """
+    head = struct.pack(">4I", 0x803, *images.shape)
+    (folder / f"{part}-images-idx3-ubyte").write_bytes(head + images.tobytes())
+    head = struct.pack(">2I", 0x801, len(labels))
+    (folder / f"{part}-labels-idx1-ubyte").write_bytes(head + labels.tobytes())
+
+
+def write_noise(folder: Path, train: int, test: int) -> None:
+    """A data folder of noise: ``train`` training and ``test`` test images."""
+    rng = np.random.default_rng(0)
+    for part, n in (("train", train), ("t10k", test)):
+        pixels = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8)
+        write_idx(folder, part, pixels, rng.integers(0, 10, n, dtype=np.uint8))
 
 
 class Silent:

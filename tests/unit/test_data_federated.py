@@ -1,6 +1,5 @@
 import dataclasses
 import math
-import struct
 
 import numpy as np
 import pytest
@@ -24,10 +23,7 @@ def write_digits(folder, n, tests=0):
             images = np.zeros((count, 28, 28), np.uint8)
             images[:, 13, 14], images[:, 14, 13] = np.arange(count) // 256, np.arange(count) % 256
             labels = rng.integers(0, 10, count, dtype=np.uint8)
-            head = struct.pack(">4I", 0x803, count, 28, 28)
-            (folder / f"{part}-images-idx3-ubyte").write_bytes(head + images.tobytes())
-            head = struct.pack(">2I", 0x801, count)
-            (folder / f"{part}-labels-idx1-ubyte").write_bytes(head + labels.tobytes())
+            tiny.write_idx(folder, part, images, labels)
     return folder
 
 

@@ -20,7 +20,8 @@ from clients.grid import InlineExecutor, LocalGrid, inline_grid
 from fedpart import checkpoint
 from fedpart.config import Config, make_config
 from fedpart.data import FederatedData
-from fedpart.errors import ClientFailure, cause
+from fedpart.errors import ClientFailure, ConfigError, cause
+from fedpart.machine import code_id
 from fedpart.program import Program, build_program
 from fedpart.server import assign_chunks, initial_state, sample_clients
 from fedpart.wire import decode, wire_bytes
@@ -106,7 +107,7 @@ class Crowd(LocalGrid):
             if isinstance(answer, Error):
                 replies.append(Message(answer, reply_to=message))
             elif answer is not None:
-                content = RecordDict({"metrics": MetricRecord(answer)})
+                content = RecordDict({"metrics": MetricRecord({"code": code_id(), **answer})})
                 replies.append(Message(content, reply_to=message))
         return replies
 
@@ -277,6 +278,59 @@ def test_the_wait_for_clients_has_a_limit(program, answers, why):
         strategy.start(Crowd(program.config, answers))
 
 
+def test_too_few_nodes_are_explained_without_a_wait(program):
+    two = {50: {"client-id": 0, "num-clients": 2}, 70: {"client-id": 1, "num-clients": 2}}
+    with pytest.raises(ConfigError) as error:
+        Roster().wait(Crowd(program.config, two), 100, timeout=3600)
+    assert str(error.value) == (
+        "clients is 100, but nodes were started for 2: give flwr run --federation-config "
+        "num-supernodes=100, or set clients=2"
+    )
+
+
+def test_nodes_that_are_still_to_come_are_waited_for(program, monkeypatch):
+    crowd = Crowd(program.config, {50: {"client-id": 0, "num-clients": 2}})
+
+    def arrive(seconds):
+        crowd.answers[70] = {"client-id": 1, "num-clients": 2}
+
+    monkeypatch.setattr("strategies.nodes.time.sleep", arrive)
+    roster = Roster()
+    roster.wait(crowd, 2, timeout=3600)
+    assert roster.nodes == {0: 50, 1: 70}
+
+
+def test_more_nodes_than_clients_are_no_fault(program):
+    three = {50 + i: {"client-id": i, "num-clients": 3} for i in range(3)}
+    roster = Roster()
+    roster.wait(Crowd(program.config, three), 2, timeout=3600)
+    assert {0, 1} <= set(roster.nodes)
+
+
+def test_a_node_with_other_code_takes_no_part_and_is_asked_once(program, caplog):
+    crowd = Crowd(program.config, {50: {"client-id": 0}, 70: {"client-id": 1, "code": 1}})
+    roster = Roster()
+    for _ in range(2):
+        roster.refresh(crowd, 1)
+        assert roster.nodes == {0: 50}
+    assert crowd.asked == [50, 70]
+    assert ["client 1 runs other code" in line for line in caplog.messages] == [True]
+
+
+def test_a_simulation_of_other_code_ends_without_a_wait(program):
+    stale = {50 + i: {"client-id": i, "code": 1} for i in range(6)}
+    with pytest.raises(ConfigError, match=r"runs other code than the server; a SuperLink that was"):
+        Roster().wait(Crowd(program.config, stale), 6, timeout=3600)
+
+
+def test_clients_are_waited_for_once(program, grid, monkeypatch):
+    strategy = strategy_of(program, join_timeout=0.01)
+    strategy.join(grid)
+    monkeypatch.setattr(Roster, "wait", None)
+    strategy.start(grid, num_rounds=1)
+    assert strategy.state.server_round == 1
+
+
 def test_cause_of_a_traceback_names_exception_and_innermost_frame():
     try:
         try:
@@ -288,6 +342,35 @@ def test_cause_of_a_traceback_names_exception_and_innermost_frame():
     line = cause(text)
     assert line.startswith("ValueError: first (test_strategy.py, line ")
     assert line.endswith("in test_cause_of_a_traceback_names_exception_and_innermost_frame)")
+
+
+def test_cause_looks_through_what_flowers_simulation_adds():
+    # As recorded from Flower 1.42, paths and object numbers apart.
+    reason = """<class 'ray.exceptions.RayTaskError(ClientAppException)'>:<'ray::ClientAppActor
+            ^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/app/mymodel.py", line 5, in cnn
+    raise RuntimeError("no weights on this planet")
+RuntimeError: no weights on this planet
+
+The above exception was the direct cause of the following exception:
+
+ray::ClientAppActor.run() (pid=1)
+  File "/app/fedpart/models.py", line 168, in build_model
+    raise ConfigError(text) from error
+fedpart.errors.ConfigError: model 'mymodel:cnn': no weights
+
+The above exception was the direct cause of the following exception:
+
+ray::ClientAppActor.run() (pid=1)
+           ^^^^^^^^^^^^^^^^^^^
+  File "/venv/flwr/simulation/ray_transport/ray_actor.py", line 65, in run
+    raise ClientAppException(str(ex)) from ex
+flwr.clientapp.client_app.ClientAppException:
+Exception ClientAppException occurred. Message: model 'mymodel:cnn': no weights'>"""
+    assert cause(reason) == (
+        "fedpart.errors.ConfigError: model 'mymodel:cnn': no weights (models.py, line 168, in "
+        "build_model)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -336,7 +419,7 @@ def test_under_flowers_runtime_a_run_folder_is_written(program, tmp_path, monkey
             assert (client["upload_wire_bytes"], client["download_wire_bytes"]) == wire
 
 
-def test_a_round_in_which_all_fail_is_left_for_a_resume(program, tmp_path, monkeypatch):
+def test_a_round_in_which_all_fail_is_left_for_a_resume(program, tmp_path, monkeypatch, caplog):
     data = federation(program.config)
     monkeypatch.setattr("strategies.app.load_federated", lambda config: data)
     monkeypatch.setattr("clients.app.client_update", None)
@@ -350,7 +433,11 @@ def test_a_round_in_which_all_fail_is_left_for_a_resume(program, tmp_path, monke
         "rounds": 3,
         "out": str(out),
     }
-    with pytest.raises(ClientFailure, match="all 4 clients failed in round 1"):
+    with (
+        caplog.at_level("INFO", logger="flwr.fedpart"),
+        pytest.raises(ClientFailure, match="all 4 clients failed in round 1"),
+    ):
         app(inline_grid(program, data), Context(1, 1, {}, RecordDict(), run_config))
+    assert caplog.messages[-1] == f"stopped after round 0; go on: python sim.py --resume {out}"
     assert (out / "rounds.jsonl").read_text() == ""
     assert json.loads((out / "run.json").read_text())["exit_code"] == 5
