@@ -1,8 +1,9 @@
 """Print the README's commands as a script that CI can run.
 
-Every line of every ``bash`` block is a command of CI, as typed there, with three changes: training
-runs are cut to a few rounds, their folders go to a scratch directory, and the test command is left
-to the last step of ``.ci/run``.
+Every line of every ``bash`` block is a command of CI, as typed there, with four changes: training
+runs are cut to a few rounds, their folders go to a scratch directory, and the last step of
+``.ci/run`` has the test command and, in ``tests/parity/test_flower_runtime.py``, which starts and
+stops processes with care, those of Flower's runtime.
 """
 
 import re
@@ -10,21 +11,34 @@ import sys
 from pathlib import Path
 
 
-def commands(readme: str, scratch: str) -> list[str]:
-    """Commands of all ``bash`` blocks of ``readme``, in order, shortened."""
-    text = Path(readme).read_text()
-    lines: list[str] = []
-    for block in re.findall(r"^```bash\n(.*?)^```", text, flags=re.M | re.S):
+def typed(readme: str | Path) -> list[str]:
+    """Commands of all ``bash`` blocks, in order, without comments."""
+    lines = []
+    for block in re.findall(r"^```bash\n(.*?)^```", Path(readme).read_text(), flags=re.M | re.S):
         for line in block.replace("\\\n", " ").splitlines():
             command = line.split(" # ")[0].strip()
-            if not command or command.startswith("#"):
-                continue
-            command = re.sub(r" && pytest$", "", command).replace("runs/", f"{scratch}/")
-            if re.search(r"python sim\.py +--", command) and "--dry-run" not in command:
-                command += " --rounds 3 --eval-size 200 --samples 2"
-                if "--out" not in command:
-                    command += f" --out {scratch}/first"
-            lines.append(command)
+            if command and not command.startswith("#"):
+                lines.append(command)
+    return lines
+
+
+def of_flowers_runtime(command: str) -> bool:
+    """Whether a test runs this command."""
+    return re.search(r"FLWR_|^flwr |flower-", command) is not None
+
+
+def commands(readme: str | Path, scratch: str) -> list[str]:
+    """What CI runs of them, shortened."""
+    lines = []
+    for command in typed(readme):
+        if of_flowers_runtime(command):
+            continue
+        command = re.sub(r" && pytest$", "", command).replace("runs/", f"{scratch}/")
+        if re.search(r"python sim\.py +--", command) and "--dry-run" not in command:
+            command += " --rounds 3 --eval-size 200 --samples 2"
+            if "--out" not in command:
+                command += f" --out {scratch}/first"
+        lines.append(command)
     return lines
 
 
