@@ -25,9 +25,7 @@ logger = logging.getLogger(__name__)
 app = ServerApp()
 
 
-def run(
-    program: Program, state: ServerState, observer: Observer, grid: Grid, fail_fast: bool = True
-) -> ServerState:
+def run(program: Program, state: ServerState, observer: Observer, grid: Grid) -> ServerState:
     """Train over ``grid``, from ``state`` to the last round.
 
     Args:
@@ -35,7 +33,6 @@ def run(
         state: before the next round.
         observer: told of every round.
         grid: where the clients are.
-        fail_fast: a client that raises ends the run.
 
     Returns:
         the state after ``config.rounds`` rounds.
@@ -43,7 +40,7 @@ def run(
     Raises:
         ClientFailure: see ``PartitionedStrategy.start``.
     """
-    strategy = PartitionedStrategy(program, state, observer, fail_fast)
+    strategy = PartitionedStrategy(program, state, observer)
     strategy.start(grid)
     return strategy.state
 
@@ -66,7 +63,7 @@ def main(grid: Grid, context: Context) -> None:
     new_folder(folder.path)
     folder.create(state, ["flwr", "run", "."])
     try:
-        run(program, state, folder, grid, fail_fast=False)
+        run(program, state, folder, grid)
         folder.finish()
     except FedpartError as error:
         folder.close(str(error), error.exit_code)
