@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -141,15 +142,50 @@ def test_an_interrupted_run_is_taken_up_bit_for_bit(sim, home, monkeypatch):
     check_schemas(home / "cut")
 
 
-def test_a_resume_refuses_other_data(sim, home, tmp_path, digits, monkeypatch):
-    assert sim(*TINY, "--out", "run")[0] == 0
+def test_a_resume_refuses_other_settings_by_name(sim, home):
+    """Both values of every key, nothing changed; a key that no number depends on may change."""
+    assert sim(*TINY, "--rounds", "1", "--out", "run")[0] == 0
     toml = home / "run" / "config.toml"
-    before = (home / "run" / "rounds.jsonl").read_bytes()
-    toml.write_text(toml.read_text().replace("data-seed = 0", "data-seed = 1"))
+    before = {p.name: p.read_bytes() for p in (home / "run").iterdir()}
+    text = toml.read_text()
+    changed = text.replace("client-lr = 0.05", "client-lr = 0.1").replace(
+        "rounds = 1", "rounds = 7"
+    )
+    toml.write_text(changed.replace("checkpoint-every = 10", "checkpoint-every = 3"))
     code, _, err = sim("--resume", "run")
     assert code == 4
-    assert "other data" in err
-    assert (home / "run" / "rounds.jsonl").read_bytes() == before
+    (line,) = err.splitlines()
+    assert line == (
+        "error: run began with other settings: rounds was 1 and is 7 now, client-lr was 0.05 and "
+        "is 0.1 now: put the old values back into its config.toml, or start a new run"
+    )
+    toml.write_text(text)
+    assert {p.name: p.read_bytes() for p in (home / "run").iterdir()} == before
+
+
+def test_a_resume_refuses_other_data_by_name(sim, home, tmp_path, digits, monkeypatch):
+    """Other training digits, and other test digits, which training does not depend on."""
+    assert sim(*TINY, "--rounds", "1", "--out", "run")[0] == 0
+    before = {p.name: p.read_bytes() for p in (home / "run").iterdir()}
+    other = tmp_path / "other"
+    shutil.copytree(digits, other)
+    monkeypatch.setenv("FEDPART_DATA", str(other))
+    toml = home / "run" / "config.toml"
+    toml.write_text(toml.read_text().replace(f'"{digits}"', f'"{other}"'))
+    labels = other / "t10k-labels-idx1-ubyte"
+    labels.write_bytes(labels.read_bytes()[:-1] + b"\7")
+    code, _, err = sim("--resume", "run")
+    assert code == 4
+    (line,) = err.splitlines()
+    assert line.startswith("error: run began with other data: the hash of test images was ")
+    assert f"30 test digits from IDX files in {digits}' and is '160 training" in line
+    labels = other / "train-labels-idx1-ubyte"
+    labels.write_bytes(labels.read_bytes()[:-1] + b"\7")
+    code, _, err = sim("--resume", "run")
+    assert code == 4
+    assert "other data: the hash of images and split was " in err
+    after = {p.name: p.read_bytes() for p in (home / "run").iterdir()}
+    assert {**after, "config.toml": b""} == {**before, "config.toml": b""}
 
 
 def test_toml_and_flags_are_the_same_settings_and_flags_win(sim, home):
