@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM: what they do while a program starts, works and ends."""
 
+import atexit
 import contextlib
 import os
 import signal
@@ -44,6 +45,8 @@ class Interrupts:
             # A shell that starts a job in the background has it ignore Ctrl-C, and means it.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._receive)
+        # First in, last out: only compiled code follows, and a signal would spoil the exit code.
+        atexit.register(self._ignore)
         report = sys.unraisablehook
 
         def unraisable(about: "sys.UnraisableHookArgs") -> None:
@@ -86,6 +89,10 @@ class Interrupts:
             yield
         finally:
             self._phase = before
+
+    def _ignore(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.seen = self.seen or signal.Signals(number)
