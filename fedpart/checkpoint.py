@@ -16,7 +16,6 @@ from fedpart.errors import OutputError
 from fedpart.server import ServerState
 
 _MAGIC = b"fedpart-checkpoint-2\n"
-TEMPORARY = ".tmp"
 
 
 @contextlib.contextmanager
@@ -55,7 +54,7 @@ def write_atomic(path: Path, *parts: bytes | memoryview) -> None:
     Raises:
         OutputError: the disk is full or the place cannot be written.
     """
-    temporary = path.with_name(path.name + TEMPORARY)
+    temporary = path.with_name(path.name + ".tmp")
     with writing(path):
         try:
             with temporary.open("wb") as file:

@@ -144,8 +144,6 @@ class RunFolder:
         for name, records in (("rounds", self.rounds), ("evaluations", self.evaluations)):
             text = "".join(record.model_dump_json() + "\n" for record in records)
             write_atomic(self.path / f"{name}.jsonl", text.encode())
-        for leftover in self.path.glob(f"*{checkpoint.TEMPORARY}"):
-            leftover.unlink(missing_ok=True)
         self._seconds, self._peak_rss = extra["seconds"], extra["peak_rss_bytes"]
         again = {"resumed_from": [*info.resumed_from, done]}
         self._info = info.model_copy(

@@ -105,7 +105,11 @@ def test_both_back_ends_and_a_second_run_agree_on_every_bit(sim, home):
         assert torch.equal(model["hyper"], first["hyper"])
 
 
-def test_an_interrupted_run_is_taken_up_bit_for_bit(sim, home, monkeypatch):
+@pytest.mark.parametrize(
+    ("first", "second"), [("inline", "inline"), ("inline", "algorithm"), ("algorithm", "inline")]
+)
+def test_an_interrupted_run_is_taken_up_bit_for_bit(sim, home, monkeypatch, first, second):
+    """Also on another back end than it began on."""
     words = (*TINY, "--rounds", "4", "--checkpoint-every", "3")
     assert sim(*words, "--out", "whole")[0] == 0
     from fedpart.run_folder import RunFolder
@@ -120,7 +124,7 @@ def test_an_interrupted_run_is_taken_up_bit_for_bit(sim, home, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "_evaluate", interrupted)
-        code, _, err = sim(*words, "--out", "cut")
+        code, _, err = sim(*words, "--backend", first, "--out", "cut")
     assert code == 130
     assert "stopped after round 2" in err
     assert "--resume cut" in err
@@ -130,6 +134,9 @@ def test_an_interrupted_run_is_taken_up_bit_for_bit(sim, home, monkeypatch):
     # A round was on disk without its evaluation, and a crash may leave half a line.
     with (home / "cut" / "rounds.jsonl").open("a") as file:
         file.write('{"round": 4, "cli')
+    toml = home / "cut" / "config.toml"
+    settings = toml.read_text().replace(f'backend = "{first}"', f'backend = "{second}"')
+    toml.write_text(settings)
     code, out, err = sim("--resume", "cut")
     assert (code, err) == (0, "")
     assert "resuming after round 2" in out

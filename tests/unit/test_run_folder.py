@@ -1,7 +1,8 @@
-"""A run folder survives its process: killed at any operation on the disk, it is taken up again.
+"""A run folder survives its process: ended at any operation on the disk, it is taken up again.
 
-``Disk`` stands between the run and the file system and kills it at one chosen operation: a write
-is cut in half, and nothing that is tried later happens. The tests go through all operations.
+``Disk`` stands between the run and the file system and ends it at one chosen operation: a write is
+cut in half, and after a kill nothing that is tried later happens. The tests go through all
+operations.
 """
 
 import contextlib
@@ -54,7 +55,7 @@ class File:
     def write(self, data):
         try:
             self.disk.operation()
-        except Killed:
+        except BaseException:
             self.file.write(data[: len(data) // 2])
             self.file.flush()
             raise
@@ -62,15 +63,15 @@ class File:
 
 
 class Disk:
-    """Every operation on paths and files, counted; ``dies_at`` and all after it do not happen.
+    """Every operation on paths and files, counted; the one numbered ``ends_at`` raises.
 
     Attributes:
         count: operations so far.
         synced: file -> its size when it was last synced.
     """
 
-    def __init__(self, patch: pytest.MonkeyPatch, dies_at: int = 0) -> None:
-        self.count, self.dead, self.dies_at = 0, False, dies_at
+    def __init__(self, patch: pytest.MonkeyPatch, ends_at: int, end: type[BaseException]) -> None:
+        self.count, self.ends_at, self.end = 0, ends_at, end
         self.synced: dict[Path, int] = {}
         for name in ("replace", "unlink", "mkdir", "touch"):
             patch.setattr(Path, name, self._counted(getattr(Path, name)))
@@ -91,10 +92,13 @@ class Disk:
         patch.setattr(checkpoint, "sync", synced)
 
     def operation(self) -> None:
-        self.count += not self.dead
-        if self.dead or self.count == self.dies_at:
-            self.dead = True
-            raise Killed
+        self.count += 1
+        if self.count == self.ends_at or (self.ended and self.end is Killed):
+            raise self.end
+
+    @property
+    def ended(self) -> bool:
+        return self.count >= self.ends_at
 
     def _counted(self, call):
         def counted(*args, **kwargs):
@@ -139,21 +143,23 @@ def folder_of(path, program, data) -> RunFolder:
 
 
 def start(path, program, data) -> None:
-    folder = folder_of(path, program, data)
-    try:
-        state = initial_state(program)
-        folder.create(state, COMMAND)
-        algorithm.run(program, data, state, folder)
-        folder.finish()
-    finally:
-        release(folder)
+    state = initial_state(program)
+    work(path, program, data, lambda folder: folder.create(state, COMMAND) or state)
 
 
 def resume(path, program, data) -> None:
+    work(path, program, data, RunFolder.resume)
+
+
+def work(path, program, data, begin) -> None:
+    """A run from its beginning or from a checkpoint to its end, as ``sim.py`` goes about it."""
     folder = folder_of(path, program, data)
     try:
-        algorithm.run(program, data, folder.resume(), folder)
+        algorithm.run(program, data, begin(folder), folder)
         folder.finish()
+    except KeyboardInterrupt:
+        folder.close("interrupted", 130)
+        raise
     finally:
         release(folder)
 
@@ -205,13 +211,13 @@ def whole(program, small_data, tmp_path_factory) -> dict[str, object]:
     return outcome(path)
 
 
-def killed(action, dies_at: int, *args) -> tuple[bool, dict[Path, int]]:
-    """Whether ``action`` died at its ``dies_at``-th operation, and sizes as last synced."""
+def ended(action, ends_at: int, end: type[BaseException], *args) -> tuple[bool, dict[Path, int]]:
+    """Whether ``action`` ended at its ``ends_at``-th operation, and file sizes as last synced."""
     with pytest.MonkeyPatch.context() as patch:
-        disk = Disk(patch, dies_at)
-        with contextlib.suppress(Killed):
+        disk = Disk(patch, ends_at, end)
+        with contextlib.suppress(end):
             action(*args)
-        return disk.dead, disk.synced
+        return disk.ended, disk.synced
 
 
 def ended_well(path: Path) -> bool:
@@ -231,40 +237,44 @@ def take_up(path, program, data) -> None:
         start(path, program, data)
 
 
-@pytest.mark.parametrize("power_cut", [False, True])
-def test_killed_at_any_operation_a_run_ends_as_if_nothing_had_been(
-    program, small_data, whole, tmp_path, power_cut
+@pytest.mark.parametrize("how", ["kill", "power cut", "Ctrl-C"])
+def test_ended_at_any_operation_a_run_becomes_what_it_would_have_been(
+    program, small_data, whole, tmp_path, how
 ):
-    """From the making of the folder to its last file; a power cut also takes what is not synced."""
-    dies_at, died = 0, True
-    while died:
-        dies_at += 1
-        path = tmp_path / str(dies_at)
-        died, synced = killed(start, dies_at, path, program, small_data)
-        if power_cut:
+    """From the making of the folder to its last file.
+
+    A power cut also takes what is not synced; after Ctrl-C, the folder is closed in order.
+    """
+    end = KeyboardInterrupt if how == "Ctrl-C" else Killed
+    ends_at, again = 0, True
+    while again:
+        ends_at += 1
+        path = tmp_path / str(ends_at)
+        again, synced = ended(start, ends_at, end, path, program, small_data)
+        if how == "power cut":
             for file in path.glob("*.jsonl"):
                 os.truncate(file, synced.get(file, 0))
-        if died and not ended_well(path):
+        if again and not ended_well(path):
             take_up(path, program, small_data)
-        assert outcome(path) == whole, f"killed at operation {dies_at}"
-    assert dies_at > 50
+        assert outcome(path) == whole, f"ended at operation {ends_at}"
+    assert ends_at > 50
 
 
 def test_killed_again_while_it_is_taken_up(program, small_data, whole, tmp_path):
     """At any operation of the resume, which cuts the records back before it goes on."""
-    dies_at, died = 0, True
-    while died:
-        dies_at += 1
-        path = tmp_path / str(dies_at)
+    ends_at, again = 0, True
+    while again:
+        ends_at += 1
+        path = tmp_path / str(ends_at)
         # While the checkpoint of round 4 is written, with that of round 2 beside it.
-        assert killed(start, 50, path, program, small_data)[0]
+        assert ended(start, 50, Killed, path, program, small_data)[0]
         assert checkpoint.load(path / "checkpoint.pt")[0].server_round == 2
         assert len(read_lines(path / "rounds.jsonl")) == 4
-        died, _ = killed(resume, dies_at, path, program, small_data)
-        if died and not ended_well(path):
+        again, _ = ended(resume, ends_at, Killed, path, program, small_data)
+        if again and not ended_well(path):
             resume(path, program, small_data)
-        assert outcome(path) == whole, f"killed at operation {dies_at}"
-    assert dies_at > 20
+        assert outcome(path) == whole, f"ended at operation {ends_at}"
+    assert ends_at > 20
 
 
 def interrupted(path, program, data, rounds: int) -> None:
