@@ -11,19 +11,19 @@ import importlib.util
 import json
 import os
 import shlex
-import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING
 
-from fedpart.arguments import Request, check_picture, parse_compare, parse_run
+from fedpart.arguments import Request, check_picture, parse_compare, parse_run, parse_table
 from fedpart.config import Config
 from fedpart.errors import ConfigError, FedpartError, OutputError
 from fedpart.progress import Progress, make_progress, table
 from fedpart.records import EvaluationRecord, RoundRecord, Summary
-from fedpart.run_files import check_free, new_folder, read_config
+from fedpart.run_files import check_free, read_config
+from fedpart.seeds import check_unfinished, new_parent, over_seeds, seed_runs
 
 if TYPE_CHECKING:
     from fedpart.data import FederatedData
@@ -51,7 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
     os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
-    commands: dict[str, Callable[[list[str]], None]] = {"compare": _compare, "split": _split}
+    commands: dict[str, Callable[[list[str]], None]] = {
+        "compare": _compare,
+        "split": _split,
+        "table": _table,
+    }
     try:
         if words and words[0] in commands:
             commands[words[0]](words[1:])
@@ -86,28 +90,44 @@ def _run(argv: list[str]) -> None:
     if request.resume is not None and not request.dry_run:
         config = read_config(request.resume).model_copy(update={"out": str(request.resume)})
         with _progress(config) as progress:
-            _one_run(config, argv, progress, None, resume=True)
+            if config.seeds > 1:
+                _several_seeds(config, argv, progress, resume=True)
+            else:
+                _one_run(config, argv, progress, None, resume=True)
         return
     config = request.config()
     if request.dry_run:
         _dry_run(request, config)
         return
-    out = _out(config)
-    seeds = range(config.seed, config.seed + config.seeds)
-    several = config.seeds > 1
-    folders = [out / f"seed-{seed}" for seed in seeds] if several else [out]
+    config = config.model_copy(update={"out": str(_out(config))})
+    with _progress(config) as progress:
+        if config.seeds > 1:
+            _several_seeds(config, argv, progress)
+        else:
+            _one_run(config, argv, progress, None)
+
+
+def _several_seeds(
+    config: Config, argv: list[str], progress: Progress, resume: bool = False
+) -> None:
+    assert config.out is not None
+    parent = Path(config.out)
+    if resume:
+        check_unfinished(parent, config)
+    else:
+        check_free(parent)
     data: FederatedData | None = None
     summaries = []
-    with _progress(config) as progress:
-        for seed, folder in zip(seeds, folders, strict=True):
-            update = {"seed": seed, "seeds": 1, "out": str(folder)}
-            one = config.model_copy(update=update)
-            # The parent is new or empty; the folder of each further seed is checked with it.
-            parent = out if several and seed == config.seed else None
-            summary, data = _one_run(one, argv, progress, data, parent=parent)
-            summaries.append(summary)
-    if several and not config.json_summary:
-        sys.stdout.write("\n" + table(_over_seeds(summaries)) + "\n")
+    for run in seed_runs(parent, config):
+        summary = run.summary
+        if summary is not None:
+            progress.skip(summary)
+        else:
+            begun = run.state == "begun"
+            summary, data = _one_run(run.config, argv, progress, data, begun, whole=config)
+        summaries.append(summary)
+    if not config.json_summary:
+        sys.stdout.write("\n" + table(over_seeds(summaries)) + "\n")
 
 
 def _one_run(
@@ -116,12 +136,14 @@ def _one_run(
     progress: Progress,
     data: "FederatedData | None",
     resume: bool = False,
-    parent: Path | None = None,
+    whole: Config | None = None,
 ) -> "tuple[Summary, FederatedData]":
     assert config.out is not None
     out = Path(config.out)
+    # What a user goes on with: the folder of all seeds, where there are several.
+    top = Path(whole.out) if whole is not None and whole.out is not None else out
     if not resume:
-        check_free(parent or out)
+        check_free(out)
     progress.begin(config)
     _import(config)
     from fedpart.model_file import starting_state
@@ -135,13 +157,13 @@ def _one_run(
         data, program = _prepare(config, data)
         state = None if resume else starting_state(program)
         folder = RunFolder(out, program, data, on_round)
-        with _ending(folder, progress):
+        with _ending(folder, progress, top):
             with INTERRUPTS.held():
                 if state is None:
                     state = folder.resume()
                 else:
-                    if parent is not None:
-                        new_folder(parent)
+                    if whole is not None and not (top / "config.toml").exists():
+                        new_parent(top, whole)
                     folder.create(state, ["sim.py", *argv])
             progress.data(data.source, folder.rounds)
             for text in folder.warnings:
@@ -210,7 +232,7 @@ def _backend(
 
 
 @contextlib.contextmanager
-def _ending(folder: "RunFolder", progress: Progress) -> Iterator[None]:
+def _ending(folder: "RunFolder", progress: Progress, top: Path) -> Iterator[None]:
     """Record how a run ended that did not end well, and say how to go on."""
     try:
         yield
@@ -224,7 +246,7 @@ def _ending(folder: "RunFolder", progress: Progress) -> Iterator[None]:
             with contextlib.suppress(OutputError):
                 done = folder.close(reason, code)
                 if done is not None:
-                    command = f"python sim.py --resume {shlex.quote(str(folder.path))}"
+                    command = f"python sim.py --resume {shlex.quote(str(top))}"
                     sys.stderr.write(f"stopped after round {done}; go on with: {command}\n")
         if code != 1:
             raise Ended(code) from error
@@ -259,23 +281,23 @@ def _dry_run(request: Request, config: Config) -> None:
     sys.stdout.write(text + "\n")
 
 
-def _over_seeds(summaries: list[Summary]) -> list[tuple[str, str]]:
-    rows = []
-    for name in ("final_accuracy", "test_accuracy", "upload_fraction"):
-        values = [100 * v for s in summaries if (v := getattr(s, name)) is not None]
-        if len(values) < 2:
-            continue
-        mean, error = statistics.fmean(values), statistics.stdev(values) / len(values) ** 0.5
-        rows.append((name.replace("_", " "), f"{mean:.2f} ± {error:.2f} % (standard error)"))
-    return [("seeds", ", ".join(str(s.seed) for s in summaries)), *rows]
-
-
 def _compare(argv: list[str]) -> None:
-    folders, out = parse_compare(argv)
-    from fedpart.compare import compare, compare_table
+    folders, out, target = parse_compare(argv)
+    from fedpart.compare import compare
 
-    curves = compare(folders, out)
-    sys.stdout.write(f"{compare_table(curves)}\n\n{out} and {out.with_suffix('.csv')}\n")
+    comparison = compare(folders, out, target)
+    sys.stderr.write("".join(f"{note}\n" for note in comparison.notes))
+    sys.stdout.write(f"{comparison.text()}\n\n{out} and {out.with_suffix('.csv')}\n")
+
+
+def _table(argv: list[str]) -> None:
+    folders, latex, out = parse_table(argv)
+    from fedpart.results import collect
+    from fedpart.results_text import write_table
+
+    results = collect(folders)
+    sys.stderr.write("".join(f"{line}\n" for line in results.skipped))
+    sys.stdout.write(write_table(results, latex, out))
 
 
 def _split(argv: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from torch import Tensor
 
 from fedpart.client import ClientTask, client_update
 from fedpart.config import make_config
@@ -14,6 +15,8 @@ app = ClientApp()
 
 # One run at a time in a process: what it needs is built once, whatever the number of clients.
 _built: dict[str, tuple[Program, FederatedData]] = {}
+# Clients of a round that share a process share the server's bytes: these are decoded once.
+_theta: dict[str, tuple[bytes, Tensor]] = {}
 
 
 def register(program: Program, data: FederatedData) -> None:
@@ -71,9 +74,17 @@ def read_task(message: Message, client_id: int, program: Program) -> ClientTask:
         server_round=numbers["server-round"],
         client_id=client_id,
         chunk=numbers["chunk"],
-        theta=decode(arrays["theta"].data, program.layout.num_parameters),
+        theta=_decoded(arrays["theta"].data, program.layout.num_parameters),
         hyper=decode(arrays["hyper"].data, program.hyper.size),
     )
+
+
+def _decoded(data: bytes, length: int) -> Tensor:
+    known = _theta.get("latest")
+    # A client that wrote to its tensor keeps it to itself.
+    if known is None or known[0] is not data or known[1]._version:
+        known = _theta["latest"] = (data, decode(data, length))
+    return known[1]
 
 
 @app.query()

@@ -76,8 +76,11 @@ def empty_streak(rounds: Sequence[RoundRecord]) -> int:
     return sum(1 for _ in takewhile(lambda record: record.empty, reversed(rounds)))
 
 
-def out_of_sample(replies: Sequence[ClientReply]) -> float | None:
+def out_of_sample(program: Program, replies: Sequence[ClientReply]) -> float | None:
     """Mean log-likelihood over all images that were scored out of sample, nats; None for none."""
+    if program.config.method == "augerino":
+        # Its clients score what they have trained on.
+        return None
     scored = [(r.log_likelihood, r.hyper_examples) for r in replies if r.log_likelihood is not None]
     if not scored:
         return None

@@ -10,7 +10,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 from fedpart.config import Config, kebab, keys, load_toml, make_config, nearest
 from fedpart.errors import ConfigError
 
-SUBCOMMANDS = ("compare", "split")
+SUBCOMMANDS = ("compare", "split", "table")
 # Heading of ``--help`` -> the first setting under it.
 _GROUPS = {
     "dataset": "data and clients",
@@ -18,8 +18,10 @@ _GROUPS = {
     "clients_per_round": "training",
     "eval_every": "running and watching",
 }
+_RUNS = "run folders, parents of several seeds, or any folders that hold them"
 _EPILOG = """other commands:
   sim.py compare DIR [DIR ...] --out curves.png   accuracy against what was sent, for several runs
+  sim.py table DIR [DIR ...] [--latex]   mean and standard error over seeds beside the paper's
   sim.py split --dataset rotmnist --out split.png   who holds what
 
 exit codes: 0 done, 2 unusable setting, 3 unusable data, 4 run folder, 5 client failed,
@@ -29,7 +31,7 @@ exit codes: 0 done, 2 unusable setting, 3 unusable data, 4 run folder, 5 client 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see sim.py --help")
+        raise ConfigError(f"{message}; see {self.prog} --help")
 
 
 @dataclass(frozen=True)
@@ -98,29 +100,74 @@ def check_picture(out: Path) -> None:
         raise ConfigError(f"--out is {out}; its name must end in .png or .svg")
 
 
-def parse_compare(argv: Sequence[str]) -> tuple[list[Path], Path]:
-    """Run folders to compare, and where the picture goes.
+def parse_compare(argv: Sequence[str]) -> tuple[list[Path], Path, float | None]:
+    """Run folders to compare, where the picture goes, and the accuracy to reach, a fraction.
 
     Raises:
-        ConfigError: an unknown flag or no folder.
+        ConfigError: an unknown flag, no folder, or a target that is no fraction.
     """
     parser = _Parser(
         prog="sim.py compare",
-        description="Draw validation accuracy against cumulative upload, download and both.",
+        description="Draw validation accuracy against cumulative upload, download and both, with "
+        "mean and standard error over seeds; learned hyperparameters; upload by chunk.",
         allow_abbrev=False,
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="run folders")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="DIR", help=_RUNS)
     parser.add_argument(
         "--out",
         type=Path,
         default=Path("compare.png"),
         help=".png or .svg; the numbers go beside it as .csv (default %(default)s)",
     )
+    parser.add_argument(
+        "--target",
+        metavar="ACCURACY",
+        help="also print rounds and megabytes to this validation accuracy, such as 0.8",
+    )
+    known = _parse(parser, argv, ("--out", "--target", "--help"))
+    check_picture(known.out)
+    return known.runs, known.out, None if known.target is None else _fraction(known.target)
+
+
+def parse_table(argv: Sequence[str]) -> tuple[list[Path], bool, Path | None]:
+    """Folders with runs, whether LaTeX is asked for, and the file to write.
+
+    Raises:
+        ConfigError: an unknown flag or no folder.
+    """
+    parser = _Parser(
+        prog="sim.py table",
+        description="Final validation accuracy, mean and standard error over seeds, laid out as "
+        "the paper's table and beside its numbers. Runs that are not finished are named.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="DIR", help=_RUNS)
+    parser.add_argument(
+        "--latex",
+        action="store_true",
+        help="LaTeX with booktabs, not Markdown; also if FILE ends in .tex",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to the screen")
+    known = _parse(parser, argv, ("--latex", "--out", "--help"))
+    latex = known.latex or (known.out is not None and known.out.suffix == ".tex")
+    return known.runs, latex, known.out
+
+
+def _parse(parser: _Parser, argv: Sequence[str], flags: Sequence[str]) -> argparse.Namespace:
     known, rest = parser.parse_known_args(list(argv))
     if rest:
-        raise ConfigError(f"unknown flag {rest[0]!r}{nearest(rest[0], ['--out', '--help'])}")
-    check_picture(known.out)
-    return known.runs, known.out
+        raise ConfigError(f"unknown flag {rest[0]!r}{nearest(rest[0], flags)}")
+    return known
+
+
+def _fraction(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0 < value < 1:
+        raise ConfigError(f"--target is {text!r}; it must be a fraction above 0 and below 1")
+    return value
 
 
 def _run_parser() -> _Parser:
@@ -136,7 +183,10 @@ def _run_parser() -> _Parser:
         "--config", default=None, metavar="FILE", help="TOML file of settings; flags override it"
     )
     parser.add_argument(
-        "--resume", default=None, metavar="DIR", help="take up an interrupted run; no other flag"
+        "--resume",
+        default=None,
+        metavar="DIR",
+        help="take up an interrupted run, or several seeds; no other flag",
     )
     parser.add_argument(
         "--dry-run", action="store_true", default=False, help="say what would happen; do nothing"

@@ -13,6 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 NAMES = ("rotation", "translate_x", "translate_y", "scale_x", "scale_y", "shear")
+# From half-turns to radians; the other widths are in natural units.
+NATURAL = torch.tensor([math.pi, 1.0, 1.0, 1.0, 1.0, 1.0])
+AUGERINO_LIMIT = 10.0
 
 
 def warp(images: Tensor, matrices: Tensor) -> Tensor:
@@ -127,7 +130,7 @@ class Symmetric:
 
     def readable(self, raw: Tensor) -> dict[str, float]:
         """Largest rotation in degrees, shift in half images, scale factor, shear slope."""
-        return _readable(self.widths(raw).abs() * torch.tensor([math.pi, 1, 1, 1, 1, 1]))
+        return _readable(self.widths(raw).abs() * NATURAL)
 
 
 def _readable(widths: Tensor) -> dict[str, float]:
@@ -241,3 +244,23 @@ def build_augmentation(name: str, start: float, transform: str) -> Augmentation 
     if name == "generators":
         return Generators(start, transform)
     return Asymmetric(start) if name == "asymmetric" else None
+
+
+def augerino_reward(widths: Tensor, safe: bool) -> Tensor:
+    """Augerino's reward for wide augmentation: the norm of the widths.
+
+    Rotation counts up to half a turn, beyond which nothing changes: without that bound it would
+    grow until the safe variant gave up the reward for all widths.
+
+    Args:
+        widths: in radians, half images, log-factors and slopes, [6], rotation first.
+        safe: no reward, value and gradient, as soon as one width reaches 10; the unsafe variant
+            is unbounded below whatever its weight.
+    Returns:
+        [], differentiable in ``widths``.
+    Source: Benton et al. 2020 and their ``safe_unif_aug_loss``; the paper's appendix "Note on
+        Augerino".
+    """
+    bounded = torch.cat([widths[:1].clamp(-math.pi, math.pi), widths[1:]])
+    norm: Tensor = torch.linalg.vector_norm(bounded)
+    return norm * (bounded.abs() < AUGERINO_LIMIT).all() if safe else norm

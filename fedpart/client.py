@@ -1,12 +1,15 @@
 """The client program: train partitions ``chunk..C-1``, and measure the gradient of psi."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedpart.augment import augerino_reward
 from fedpart.data import to_float
 from fedpart.layout import insert, subnetwork
 from fedpart.program import Program, global_seed, log_likelihood
@@ -89,7 +92,7 @@ def client_update(
     key = (task.server_round, task.client_id)
     with global_seed(torch_seed(program.config.seed, "client", *key)):
         gradient, likelihood, examples = None, None, 0
-        if task.chunk >= 1 and program.hyper.size:
+        if program.scoring(task.chunk) is not None:
             gradient, likelihood, examples = hyper_gradient(program, task, x, y)
         deltas, losses = {}, []
         for partition in range(task.chunk, program.layout.num_partitions):
@@ -121,28 +124,49 @@ def train_partition(
     config, layout = program.config, program.layout
     key = (task.server_round, task.client_id, partition)
     rng, shuffle = torch_rng(config.seed, "train", *key), numpy_rng(config.seed, "order", *key)
-    index = layout.index(partition)
-    flat = task.theta
-    if partition + 1 < layout.num_partitions:
-        flat = subnetwork(flat, program.default, layout.ids, partition + 1)
-    received = values = flat.index_select(0, index)
+    leaves, delta = received_leaves(program, task.theta, partition + 1), None
     losses: list[float] = []
     for _ in range(config.local_epochs):
         order = torch.from_numpy(shuffle.permutation(len(labels)))
         for batch in torch.split(order, config.batch_size):
-            if losses:
-                flat = insert(flat, index, values)
+            if delta is not None:
+                flat = subnetwork(task.theta, program.default, layout.ids, partition + 1)
+                values = layout.take(task.theta, partition) + delta
+                leaves = program.leaves(insert(flat, layout.index(partition), values))
             gradient, loss = weight_gradient(
-                program, flat, task.hyper, images[batch], labels[batch], rng
+                program, leaves, task.hyper, images[batch], labels[batch], rng
             )
-            values = values - gradient.index_select(0, index).mul_(config.client_lr)
+            step = layout.take(gradient, partition).mul_(-config.client_lr)
+            delta = step if delta is None else delta.add_(step)
             losses.append(loss)
-    return values - received, float(np.mean(losses))
+    assert delta is not None  # there is at least one image
+    return delta, float(np.mean(losses))
+
+
+def received_leaves(program: Program, theta: Tensor, k: int) -> dict[str, Tensor]:
+    """Leaves of subnetwork ``k`` as the server sent it: built once for all clients of a round.
+
+    Args:
+        program: shared by all.
+        theta: the server's values, [P], one object for all clients of a round in a process.
+        k: 0..C.
+    """
+    leaves = _received_leaves(program, theta, k)
+    if any(leaf._version for leaf in leaves.values()):
+        # A model that writes to its weights does so for one client only.
+        _received_leaves.cache_clear()
+        leaves = _received_leaves(program, theta, k)
+    return leaves
+
+
+@lru_cache(maxsize=4)
+def _received_leaves(program: Program, theta: Tensor, k: int) -> dict[str, Tensor]:
+    return program.leaves(subnetwork(theta, program.default, program.layout.ids, k))
 
 
 def weight_gradient(
     program: Program,
-    flat: Tensor,
+    leaves: Mapping[str, Tensor],
     hyper: Tensor,
     images: Tensor,
     labels: Tensor,
@@ -152,7 +176,7 @@ def weight_gradient(
 
     Args:
         program: shared by all.
-        flat: the subnetwork's weights, [P].
+        leaves: the subnetwork's weights, see ``Program.leaves``.
         hyper: psi, [H], constant here.
         images: the batch, [b, c, h, w].
         labels: [b].
@@ -161,34 +185,35 @@ def weight_gradient(
         [P], and the loss in nats.
     Source: eq. (nn_param_opt_target), psi held fixed.
     """
-    leaves = {n: t.requires_grad_() for n, t in program.layout.leaves(flat).items()}
     total, loss = None, 0.0
-    micro = program.micro_batch
-    for x, y in zip(torch.split(images, micro), torch.split(labels, micro), strict=True):
+    for leaf in leaves.values():
+        leaf.requires_grad_()
+    for x, y in program.micro_batches(images, labels):
         merged = program.layout.merge(leaves)
         likelihood, _ = log_likelihood(program, merged, hyper, x, y, rng)
         part = -likelihood.sum() / len(labels)
         grads = torch.autograd.grad(part, list(leaves.values()), materialize_grads=True)
         loss += float(part.detach())
-        # Out of place: autograd may hand out one tensor twice, or a broadcast view.
-        total = grads if total is None else tuple(map(torch.add, total, grads))
+        gradient = program.layout.flatten(dict(zip(leaves, grads, strict=True)))
+        total = gradient if total is None else total.add_(gradient)
     assert total is not None  # a batch is never empty
-    return program.layout.flatten(dict(zip(leaves, total, strict=True))), loss
+    return total, loss
 
 
 def hyper_gradient(
     program: Program, task: ClientTask, images: Tensor, labels: Tensor
 ) -> tuple[Tensor, float, int]:
-    """Gradient of the out-of-sample loss in psi, through subnetwork ``chunk``.
+    """Gradient of the loss in psi, through the subnetwork that scores the client's chunk.
 
     Args:
         program: shared by all.
-        task: the server's values; ``task.chunk >= 1``.
+        task: the server's values; of a chunk that ``Program.scoring`` has a subnetwork for.
         images: the client's, [n, c, h, w] in [0, 1].
         labels: [n].
     Returns:
-        gradient [H] of the mean negative log-likelihood, the mean log-likelihood in nats, and the
-        number of images used (all, or ``hyper_batch_size`` drawn without replacement).
+        gradient [H] of the mean negative log-likelihood (for Augerino less its reward), the mean
+        log-likelihood in nats, and the number of images used (all, or ``hyper_batch_size`` drawn
+        without replacement).
     Source: eq. (final-approximate-objective-learning-speed-marglik): data of chunk k is scored by
         the subnetwork that was trained on the chunks before it; weights are constants.
     """
@@ -199,16 +224,20 @@ def hyper_gradient(
         drawn = numpy_rng(config.seed, "hyper-batch", *key).permutation(len(labels))
         batch = torch.from_numpy(drawn[: config.hyper_batch_size])
         images, labels = images[batch], labels[batch]
-    flat = subnetwork(task.theta, program.default, program.layout.ids, task.chunk)
-    parameters = program.layout.merge(program.layout.leaves(flat))
+    k = program.scoring(task.chunk)
+    assert k is not None
+    leaves = received_leaves(program, task.theta, k)
+    parameters = program.layout.merge({name: leaf.detach() for name, leaf in leaves.items()})
     hyper = task.hyper.clone().requires_grad_()
     gradient, loss = torch.zeros_like(task.hyper), 0.0
-    micro = program.micro_batch
-    for x, y in zip(torch.split(images, micro), torch.split(labels, micro), strict=True):
+    for x, y in program.micro_batches(images, labels):
         likelihood, _ = log_likelihood(program, parameters, hyper, x, y, rng)
         part = -likelihood.sum() / len(labels)
         # A model may declare dropout and never call it: no graph then leads to psi.
         if part.requires_grad:
             gradient += torch.autograd.grad(part, hyper)[0]
         loss += float(part.detach())
+    if config.method == "augerino":
+        reward = augerino_reward(program.hyper.natural_widths(hyper), config.augerino == "safe")
+        gradient -= config.augerino_weight * torch.autograd.grad(reward, hyper)[0]
     return gradient, -loss, len(labels)

@@ -1,112 +1,155 @@
-"""Pictures and tables of runs: accuracy against what was sent, and psi over time."""
+"""``sim.py compare``: runs on the same data, seeds of one experiment taken together."""
 
-import csv
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedpart.arguments import check_picture
-from fedpart.config import kebab
-from fedpart.errors import ConfigError, OutputError
-from fedpart.run_files import read_config, read_lines
+from fedpart.config import Config
+from fedpart.curves import (
+    CHUNK_COLUMN,
+    DIRECTIONS,
+    WINDOW,
+    Curve,
+    Group,
+    cut,
+    reached,
+    read_curve,
+    write_rows,
+)
+from fedpart.errors import OutputError
+from fedpart.plots_curves import draw_groups
+from fedpart.run_files import differences, find_runs, read_config, read_lines
+from fedpart.seeds import mean_and_error
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; styles tell further runs.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-STYLES = ("-", "--", ":", "-.")
-WINDOW = 10
-DIRECTIONS = ("upload", "download", "total")
-_AXES = {"upload": "upload [MB]", "download": "download [MB]", "total": "upload + download [MB]"}
 # What the data depends on, in the order in which a difference is named.
-_DATA_KEYS = (
+DATA_KEYS = (
     *("dataset", "train_size", "clients", "skew", "alpha", "concentration", "sizes"),
     *("min_examples", "data_seed"),
 )
 
 
 @dataclass(frozen=True)
-class Curve:
-    """One run, evaluation by evaluation.
+class Comparison:
+    """What ``compare`` found.
 
     Attributes:
-        label: name of the run's folder.
-        rounds: round of each evaluation.
-        accuracy: validation accuracy, fractions.
-        smooth: mean of the last ten (or as many as there are) evaluations.
-        megabytes: direction -> cumulative model megabytes (10^6 bytes) at each evaluation.
-        upload_fraction: of what FedAvg would have uploaded.
-        hyper: psi in plain units after every round.
+        groups: one an experiment, over its seeds.
+        target: validation accuracy to reach, a fraction, or None.
+        notes: what was left out, and why.
     """
 
-    label: str
-    rounds: list[int]
-    accuracy: list[float]
-    smooth: list[float]
-    megabytes: dict[str, list[float]]
-    upload_fraction: float
-    hyper: list[dict[str, float]]
+    groups: list[Group]
+    target: float | None
+    notes: list[str]
+
+    def text(self) -> str:
+        """What was reached at which cost, as plain text without a final newline."""
+        end = _aligned(_HEAD, [_row(group) for group in self.groups])
+        if self.target is None:
+            return end
+        target = f"to {100 * self.target:g} % (mean of up to {WINDOW} evaluations)"
+        rows = [_target_row(group, self.target) for group in self.groups]
+        return f"{end}\n\n{target}\n{_aligned(_TARGET_HEAD, rows)}"
 
 
-def moving_average(values: Sequence[float], window: int = WINDOW) -> list[float]:
-    """Mean of the last ``window`` values, or of as many as there are, at each position.
+def compare(folders: Sequence[Path], out: Path, target: float | None = None) -> Comparison:
+    """Draw and tabulate runs; seeds of one experiment become a mean and its standard error.
 
-    Source: the paper's learning curves, "moving average over 10 evaluations".
-    """
-    parts = [values[max(0, i + 1 - window) : i + 1] for i in range(len(values))]
-    return [sum(part) / len(part) for part in parts]
-
-
-def read_curve(folder: Path, label: str | None = None) -> Curve:
-    """Read a run folder, finished or not.
-
+    Args:
+        folders: run folders on the same data, or folders that hold them.
+        out: picture to write, ``.png`` or ``.svg``; the numbers go to the same name with ``.csv``.
+        target: validation accuracy to reach, a fraction.
     Raises:
-        OutputError: no run, or none with an evaluation yet.
+        ConfigError: a picture of another kind, or no matplotlib.
+        OutputError: runs that cannot be compared, or a picture that cannot be written.
     """
-    rounds = read_lines(folder / "rounds.jsonl")
-    # A run that was killed may have a round less on disk than its last evaluation, or more.
-    evaluations = [e for e in read_lines(folder / "evaluations.jsonl") if e["round"] <= len(rounds)]
-    if not evaluations:
-        raise OutputError(f"{folder} has no evaluation yet: let it run longer")
-    accuracy = [e["val_accuracy"] for e in evaluations]
-    at = [rounds[e["round"] - 1] for e in evaluations]
-    up = [r["cumulative_upload_model_bytes"] / 1e6 for r in at]
-    down = [r["cumulative_download_model_bytes"] / 1e6 for r in at]
-    both = [a + b for a, b in zip(up, down, strict=True)]
-    fedavg = sum(
-        r["upload_model_bytes"] / r["upload_fraction"] for r in rounds if r["upload_fraction"]
-    )
-    return Curve(
-        label=label or folder.name,
-        rounds=[e["round"] for e in evaluations],
-        accuracy=accuracy,
-        smooth=moving_average(accuracy),
-        megabytes={"upload": up, "download": down, "total": both},
-        upload_fraction=rounds[-1]["cumulative_upload_model_bytes"] / fedavg if fedavg else 0.0,
-        hyper=[r["hyper_readable"] for r in rounds],
-    )
+    check_picture(out)
+    curves, notes = _read(folders)
+    configs = {run: read_config(run) for run in curves}
+    check_comparable(configs)
+    experiments = _by_settings(configs)
+    places = [_place(runs) for runs in experiments]
+    if len({place.resolve() for place in places}) < len(places):
+        places = [runs[0] for runs in experiments]
+    groups = []
+    for name, experiment in zip(labels(places), experiments, strict=True):
+        seeds = [curves[run] for run in experiment]
+        groups.append(_group(name, seeds, experiment, configs[experiment[0]].rounds, notes))
+    draw_groups(groups, out, target)
+    _write_csv(groups, out.with_suffix(".csv"))
+    return Comparison(groups, target, notes)
 
 
-def check_comparable(folders: Sequence[Path]) -> None:
+def _read(folders: Sequence[Path]) -> tuple[dict[Path, Curve], list[str]]:
+    """Curves by run folder; what has not begun is left out, unless it was named itself."""
+    named = {folder.resolve() for folder in folders}
+    runs = {run.resolve(): run for folder in folders for run in find_runs(folder)}
+    fresh = {
+        place: run
+        for place, run in runs.items()
+        if place not in named and len(runs) > 1 and _unseen(run)
+    }
+    if len(fresh) == len(runs):
+        raise OutputError(f"none of {len(runs)} runs has an evaluation yet: let them run longer")
+    curves = {run: read_curve(run) for place, run in runs.items() if place not in fresh}
+    return curves, [f"left out: {run} has no evaluation yet" for run in fresh.values()]
+
+
+def _unseen(run: Path) -> bool:
+    path = run / "evaluations.jsonl"
+    return path.is_file() and not read_lines(path)
+
+
+def check_comparable(configs: dict[Path, Config]) -> None:
     """Refuse runs on different images, splits or validation sets.
 
+    Args:
+        configs: run folder -> its settings.
     Raises:
         OutputError: names the difference.
     """
-    configs = [read_config(folder) for folder in folders]
-    hashes = [_data_hash(folder) for folder in folders]
-    for folder, config, data_hash in zip(folders, configs, hashes, strict=True):
-        if data_hash == hashes[0]:
-            continue
-        pair = f"{folders[0]} and {folder} cannot be compared"
-        for key in _DATA_KEYS:
-            a, b = getattr(configs[0], key), getattr(config, key)
-            if a != b:
-                raise OutputError(f"{pair}: {kebab(key)} is {a} in one and {b} in the other")
-        raise OutputError(
-            f"{pair}: their images differ (hash {hashes[0][:12]} and {data_hash[:12]}); was "
-            "another data-dir used?"
-        )
+    first, *others = configs
+    for folder in others:
+        pair = f"{first} and {folder} cannot be compared"
+        a, b = (data_hash(run) for run in (first, folder))
+        if a != b:
+            raise OutputError(f"{pair}: {name_data(configs[first], configs[folder], a, b)}")
+        sizes = [configs[run].eval_size for run in (first, folder)]
+        # Where there are fewer validation images than either, all were used.
+        if sizes[0] != sizes[1] and _images(first) != _images(folder):
+            raise OutputError(f"{pair}: eval-size is {sizes[0]} in one and {sizes[1]} in the other")
+
+
+def name_data(a: Config, b: Config, hash_a: str, hash_b: str) -> str:
+    """Why two runs do not have the same data, as the end of a sentence."""
+    for key, (one, other) in differences([a, b], DATA_KEYS).items():
+        return f"{key} is {one} in one and {other} in the other"
+    return f"their images differ (hash {hash_a[:12]} and {hash_b[:12]}), as with another data-dir"
+
+
+def data_hash(folder: Path) -> str:
+    """Hash of a run's images and split.
+
+    Raises:
+        OutputError: neither ``run.json`` nor ``summary.json`` tells it.
+    """
+    found = [_field(folder / name, "data_hash") for name in ("run.json", "summary.json")]
+    for value in found:
+        if value is not None:
+            return value
+    raise OutputError(
+        f"{folder} has no readable run.json or summary.json: name the folder of a run"
+    )
+
+
+def _field(path: Path, name: str) -> str | None:
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))[name])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
@@ -119,164 +162,123 @@ def labels(folders: Sequence[Path]) -> list[str]:
     return [str(folder) for folder in folders]
 
 
-def compare(folders: Sequence[Path], out: Path) -> list[Curve]:
-    """Draw accuracy against cumulative upload, download and both; write the numbers beside it.
-
-    Args:
-        folders: run folders on the same data; the parent of several seeds stands for all of them.
-        out: picture to write, ``.png`` or ``.svg``; the numbers go to the same name with ``.csv``.
-    Returns:
-        one curve a run.
-    Raises:
-        ConfigError: a picture of another kind, or no matplotlib.
-        OutputError: runs that cannot be compared, or a picture that cannot be written.
-    """
-    check_picture(out)
-    runs = [run for folder in folders for run in _seeds(folder)]
-    check_comparable(runs)
-    curves = [read_curve(run, label) for run, label in zip(runs, labels(runs), strict=True)]
-    figure, axes = _figure(len(DIRECTIONS), sharey=True)
-    for axis, direction in zip(axes, DIRECTIONS, strict=True):
-        for i, curve in enumerate(curves):
-            look = {"color": COLOURS[i % len(COLOURS)]}
-            style = STYLES[i // len(COLOURS) % len(STYLES)]
-            x = curve.megabytes[direction]
-            axis.plot(x, _percent(curve.accuracy), linewidth=0.7, alpha=0.4, **look)
-            axis.plot(
-                x,
-                _percent(curve.smooth),
-                linewidth=2,
-                linestyle=style,
-                marker="." if len(x) < 3 else None,
-                label=curve.label,
-                **look,
-            )
-        axis.set_xlabel(_AXES[direction])
-        axis.set_xlim(left=0)
-    axes[0].set_ylabel("validation accuracy [%]")
-    axes[-1].set_title(f"bold: mean of up to {WINDOW} evaluations", fontsize=8, loc="right")
-    axes[0].legend(frameon=False, loc="lower right", fontsize=8)
-    _save(figure, out)
-    _write_csv(curves, out.with_suffix(".csv"))
-    return curves
+def _images(folder: Path) -> set[int]:
+    path = folder / "evaluations.jsonl"
+    return {line["num_images"] for line in read_lines(path)} if path.exists() else set()
 
 
-def compare_table(curves: Sequence[Curve]) -> str:
-    """One line a run: rounds, accuracy at the end, what was sent; without a final newline."""
-    head = ("run", "rounds", "accuracy %", "upload MB", "download MB", "upload share %")
-    rows = [
-        (
-            c.label,
-            f"{c.rounds[-1]:,}",
-            f"{100 * c.smooth[-1]:.2f}",
-            f"{c.megabytes['upload'][-1]:,.1f}",
-            f"{c.megabytes['download'][-1]:,.1f}",
-            f"{100 * c.upload_fraction:.1f}",
-        )
-        for c in curves
-    ]
+def _by_settings(configs: dict[Path, Config]) -> list[list[Path]]:
+    """Runs that differ in their seed only; a seed that comes again begins another experiment."""
+    found: list[tuple[str, dict[int, Path]]] = []
+    for run, config in configs.items():
+        settings = config.model_copy(update={"seed": 0}).config_hash
+        for key, seeds in found:
+            if key == settings and config.seed not in seeds:
+                seeds[config.seed] = run
+                break
+        else:
+            found.append((settings, {config.seed: run}))
+    return [[seeds[seed] for seed in sorted(seeds)] for _, seeds in found]
+
+
+def _place(runs: Sequence[Path]) -> Path:
+    """The path that stands for the seeds of an experiment."""
+    if len(runs) == 1:
+        return runs[0]
+    first = runs[0].resolve()
+    stem = re.sub(r"[-_]?seed[-_]?\d+(-\d+)?$", "", first.name)
+    return first.with_name(stem) if stem else first.parent
+
+
+def _group(
+    label: str, curves: list[Curve], folders: Sequence[Path], rounds: int, notes: list[str]
+) -> Group:
+    """Seeds over the rounds that all of them have; where some are finished, only those count."""
+    whole = [curve.rounds[-1] == rounds for curve in curves]
+    if any(whole) and not all(whole):
+        for curve, folder, complete in zip(curves, folders, whole, strict=True):
+            if not complete:
+                notes.append(
+                    f"left out: {folder} is at round {curve.rounds[-1]:,} of {rounds:,}, "
+                    "and other seeds are finished"
+                )
+        curves = [curve for curve, complete in zip(curves, whole, strict=True) if complete]
+    shortest = min(curves, key=lambda curve: curve.rounds[-1])
+    if len({curve.rounds[-1] for curve in curves}) > 1:
+        notes.append(f"{label}: shown to round {shortest.rounds[-1]:,}, which all seeds have")
+    several = f" ({len(curves)} seeds)" if len(curves) > 1 else ""
+    return Group(label + several, [cut(curve, shortest.rounds) for curve in curves])
+
+
+_HEAD = ("run", "seeds", "rounds", "accuracy %", "upload MB", "download MB", "upload share %")
+_TARGET_HEAD = ("run", "seeds", "round", "upload MB", "download MB", "total MB")
+
+
+def _row(group: Group) -> tuple[str, ...]:
+    return (
+        group.label,
+        str(len(group.curves)),
+        f"{group.rounds[-1]:,}",
+        _spread([100 * c.smooth[-1] for c in group.curves], 2),
+        _spread([c.megabytes["upload"][-1] for c in group.curves], 1),
+        _spread([c.megabytes["download"][-1] for c in group.curves], 1),
+        _spread([100 * c.upload_share[-1] for c in group.curves], 1),
+    )
+
+
+def _target_row(group: Group, target: float) -> tuple[str, ...]:
+    places = [reached(curve, target) for curve in group.curves]
+    pairs = [(curve, i) for curve, i in zip(group.curves, places, strict=True) if i is not None]
+    count = f"{len(pairs)} of {len(places)}"
+    # A mean over the seeds that got there would flatter a method that often does not.
+    if len(pairs) < len(places):
+        best = max(max(curve.smooth) for curve in group.curves)
+        return (group.label, count, "not reached", f"best {100 * best:.2f} %", "", "")
+    return (
+        group.label,
+        count,
+        _spread([curve.rounds[i] for curve, i in pairs], 0),
+        *(_spread([c.megabytes[way][i] for c, i in pairs], 1) for way in DIRECTIONS),
+    )
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    mean, error = mean_and_error(values)
+    return f"{mean:,.{digits}f}" + ("" if error is None else f" ± {error:,.{digits}f}")
+
+
+def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     return "\n".join(
         "  ".join(
             cell.rjust(width) if i else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
+        ).rstrip()
         for row in (head, *rows)
     )
 
 
-def draw_run(folder: Path) -> None:
-    """Draw ``curves.png``: accuracy by round, against upload, and learned hyperparameters.
-
-    Raises:
-        ConfigError: no matplotlib.
-        OutputError: no evaluation yet, or the picture cannot be written.
-    """
-    curve = read_curve(folder)
-    names = list(curve.hyper[-1])
-    rotation = [n for n in names if n == "rotation_degrees"]
-    others = [n for n in names if not n.endswith("_degrees")]
-    groups = [
-        (group, title)
-        for group, title in ((rotation, "rotation, ± [degrees]"), (others, "other hyperparameters"))
-        if group
+def _write_csv(groups: Sequence[Group], path: Path) -> None:
+    names = list(dict.fromkeys(name for g in groups for name in g.curves[0].hyper[-1]))
+    count = max(len(group.chunks()) for group in groups)
+    head = [
+        *("run", "seeds", "round", "val_accuracy", "moving_average", "standard_error"),
+        *(f"{way}_MB" for way in DIRECTIONS),
+        *(f"{CHUNK_COLUMN}{chunk}" for chunk in range(count)),
+        *names,
     ]
-    figure, axes = _figure(1 + len(groups))
-    first, accuracy = axes[0], _percent(curve.accuracy)
-    first.plot(curve.rounds, accuracy, color=COLOURS[0], marker=".", linewidth=1, alpha=0.6)
-    first.plot(curve.rounds, _percent(curve.smooth), color=COLOURS[0], linewidth=2)
-    first.set_xlabel(
-        f"round ({curve.megabytes['upload'][-1]:,.0f} MB uploaded by the last, "
-        f"{100 * curve.upload_fraction:.0f} % of FedAvg's)"
-    )
-    first.set_ylabel("validation accuracy [%]")
-    for axis, (group, title) in zip(axes[1:], groups, strict=True):
-        for i, name in enumerate(group):
-            values = [h.get(name, float("nan")) for h in curve.hyper]
-            axis.plot(
-                range(1, len(values) + 1),
-                values,
-                color=COLOURS[i % len(COLOURS)],
-                linestyle=STYLES[i // len(COLOURS) % len(STYLES)],
-                label=name.replace("_", " "),
-            )
-        axis.set_xlabel("round")
-        axis.set_ylabel(title)
-        if len(group) > 1:
-            axis.legend(frameon=False, fontsize=7, ncols=2)
-    _save(figure, folder / "curves.png")
-
-
-def _data_hash(folder: Path) -> str:
-    try:
-        return str(json.loads((folder / "run.json").read_text(encoding="utf-8"))["data_hash"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise OutputError(f"{folder} has no readable run.json: name the folder of a run") from None
-
-
-def _seeds(folder: Path) -> list[Path]:
-    runs = sorted(p.parent for p in folder.glob("seed-*/config.toml"))
-    return runs if runs and not (folder / "config.toml").exists() else [folder]
-
-
-def _percent(values: Sequence[float]) -> list[float]:
-    return [100 * value for value in values]
-
-
-def _write_csv(curves: Sequence[Curve], path: Path) -> None:
-    try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            names = [f"{d}_MB" for d in DIRECTIONS]
-            writer.writerow(["run", "round", "val_accuracy", "moving_average", *names])
-            for c in curves:
-                for i, server_round in enumerate(c.rounds):
-                    sent = [f"{c.megabytes[d][i]:.6f}" for d in DIRECTIONS]
-                    accuracy = (f"{c.accuracy[i]:.6f}", f"{c.smooth[i]:.6f}")
-                    writer.writerow([c.label, server_round, *accuracy, *sent])
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
-
-
-def _figure(columns: int, sharey: bool = False) -> tuple[Any, Any]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError(
-            "the picture needs matplotlib; install it with pip install 'fedpart[sim]'"
-        ) from None
-    # Figure, not pyplot: no global state and no window.
-    figure = Figure(figsize=(4.4 * columns, 3.7), layout="constrained", dpi=150)
-    axes = figure.subplots(1, columns, sharey=sharey, squeeze=False)[0]
-    for axis in axes:
-        axis.grid(alpha=0.3, linewidth=0.6)
-        axis.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _save(figure: Any, out: Path) -> None:
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out)
-    except OSError as error:
-        raise OutputError(f"cannot write {out}: {error.strerror or error}") from None
+    rows = []
+    for g in groups:
+        numbers = [
+            *(g.series(lambda curve: curve.accuracy).mean, g.smooth.mean, g.smooth.error),
+            *(g.megabytes(way) for way in DIRECTIONS),
+            *g.chunks(),
+        ]
+        numbers += [[]] * (len(head) - 3 - len(names) - len(numbers))
+        # Nothing for what this group does not have.
+        numbers += [g.hyper(n).mean if n in g.curves[0].hyper[-1] else [] for n in names]
+        rows += [
+            [g.label, len(g.curves), r, *(f"{v[i]:.6f}" if v else "" for v in numbers)]
+            for i, r in enumerate(g.rounds)
+        ]
+    write_rows(path, head, rows)

@@ -40,7 +40,8 @@ class Config(BaseModel):
     """Settings of one run, checked and resolved.
 
     Field names are the TOML keys and the flags with ``_`` for ``-``. ``method = "fedavg"`` sets
-    ``chunks``, ``augmentation`` and ``samples``; ``skew`` follows the data set where not given.
+    ``chunks``, ``augmentation`` and ``samples``, ``"augerino"`` sets ``chunks``; ``skew`` follows
+    the data set where not given.
     """
 
     model_config = ConfigDict(
@@ -79,10 +80,11 @@ class Config(BaseModel):
     )
     min_examples: int = Field(1, ge=1, description="images each client has at least")
 
-    method: Literal["partitioned", "fedavg"] = Field(
+    method: Literal["partitioned", "augerino", "fedavg"] = Field(
         "partitioned",
-        description="partitioned network with learned psi, or plain FedAvg, which sets chunks 1, "
-        "augmentation none and samples 1 whatever is given",
+        description="partitioned network with learned psi; FedAvg with the regularised widths of "
+        "Augerino, which sets chunks 1; or plain FedAvg, which also sets augmentation none and "
+        "samples 1, whatever is given",
     )
     model: str = Field("mnist-cnn", description="mnist-cnn, or module:function for your own")
     init: str | None = Field(None, description="model.pt of an earlier run to start from")
@@ -104,7 +106,13 @@ class Config(BaseModel):
     )
     samples: int = Field(10, ge=1, le=1000, description="augmented copies of each image (S)")
     dropout: float = Field(
-        0.1, ge=0, lt=1, description="drop rate: where it starts, or the fixed one of fedavg"
+        0.1, ge=0, lt=1, description="drop rate: where it starts, fixed but for method partitioned"
+    )
+    augerino_weight: float = Field(
+        0.01, ge=0, description="weight of Augerino's reward for wide augmentation (lambda)"
+    )
+    augerino: Literal["safe", "unsafe"] = Field(
+        "safe", description="whether that reward ends once a width reaches 10, or never"
     )
 
     clients_per_round: int = Field(10, ge=1, description="clients drawn each round")
@@ -127,6 +135,9 @@ class Config(BaseModel):
     )
     backend: Literal["inline", "algorithm"] = Field(
         "inline", description="Flower apps in this process, or the plain loop without Flower"
+    )
+    precision: Literal["fp32", "bf16"] = Field(
+        "fp32", description="what the network computes in; values and sums stay fp32"
     )
     device: Literal["cpu"] = Field("cpu", description="where clients compute")
     round_timeout: float = Field(3600.0, gt=0, description="deadline of a round in seconds")
@@ -157,9 +168,14 @@ class Config(BaseModel):
             return self.name
         return f"{self.dataset}-{self.method}-{self.train_size}-seed{self.seed}"
 
+    @classmethod
+    def result_fields(cls) -> list[str]:
+        """Fields that results depend on, in order."""
+        return [name for name in cls.model_fields if name not in _NOT_RESULTS]
+
     def result_values(self) -> dict[str, Any]:
         """Field name -> JSON value, of the fields that results depend on."""
-        return self.model_dump(mode="json", exclude=set(_NOT_RESULTS))
+        return self.model_dump(mode="json", include=set(self.result_fields()))
 
     @property
     def config_hash(self) -> str:
@@ -193,6 +209,8 @@ class Config(BaseModel):
             given[key] = value
         if given.get("method") == "fedavg":
             given |= {"chunks": (1.0,), "augmentation": "none", "samples": 1}
+        elif given.get("method") == "augerino":
+            given |= {"chunks": (1.0,)}
         if given.get("skew") is None:
             rotated = str(given.get("dataset", "rotmnist")).startswith("rot")
             given["skew"] = "rotation" if rotated else "label"
@@ -235,6 +253,11 @@ class Config(BaseModel):
             )
         if self.name is not None and (Path(self.name).name != self.name or self.name == ".."):
             raise ValueError(f"name is {self.name!r}; it must be one word without / for a folder")
+        if self.method == "augerino" and self.augmentation not in ("symmetric", "generators"):
+            raise ValueError(
+                f"augmentation is {self.augmentation!r}, but method augerino learns one width for "
+                "each transformation; use symmetric or generators"
+            )
         if self.skew == "rotation" and not self.dataset.startswith("rot"):
             raise ValueError(
                 f"skew is 'rotation', but {self.dataset} is not rotated; use label or iid"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedpart.data import FederatedData, to_float
 from fedpart.layout import subnetwork
-from fedpart.program import Program, global_seed, log_likelihood
+from fedpart.program import MICRO_BATCH, Program, global_seed, log_likelihood
 from fedpart.records import EvaluationRecord, SubnetworkRecord
 from fedpart.server import ServerState
 from fedpart.streams import torch_rng
@@ -58,10 +58,10 @@ def evaluate(
     k = program.layout.num_partitions if k is None else k
     rng = torch_rng(program.config.seed, "evaluation", server_round, k)
     correct, loss = [], 0.0
-    micro = program.micro_batch
+    micro = max(1, MICRO_BATCH // program.config.samples)
     with torch.inference_mode(), global_seed(0):
         flat = subnetwork(theta, program.default, program.layout.ids, k)
-        parameters = program.layout.merge(program.layout.leaves(flat))
+        parameters = program.layout.merge(program.leaves(flat))
         for start in range(0, len(labels), micro):
             x = to_float(images[start : start + micro])
             y = torch.from_numpy(np.array(labels[start : start + micro], np.int64))

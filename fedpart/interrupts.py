@@ -40,11 +40,13 @@ class Interrupts:
         self._waiting = self._asked = False
 
     def install(self) -> None:
-        """Take the two signals over, in the main thread."""
+        """Take the two signals over, in the main thread.
+
+        Also where a shell has a job in the background ignore Ctrl-C: who sends the signal means it,
+        and a script that is stopped leaves no run behind.
+        """
         for number in (signal.SIGINT, signal.SIGTERM):
-            # A shell that starts a job in the background has it ignore Ctrl-C, and means it.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._receive)
+            signal.signal(number, self._receive)
         # First in, last out: only compiled code follows, and a signal would spoil the exit code.
         atexit.register(self._ignore)
         report = sys.unraisablehook

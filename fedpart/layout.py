@@ -200,6 +200,22 @@ class Layout:
         """Flat positions of one partition in wire order, [sizes[partition]] int64."""
         return self._indices[partition]
 
+    def take(self, flat: Tensor, partition: int) -> Tensor:
+        """One partition's values in wire order, [sizes[partition]]; ``flat`` itself where C is 1.
+
+        Args:
+            flat: [P].
+            partition: j.
+        """
+        if self.num_partitions == 1:
+            return flat
+        return flat.index_select(0, self.index(partition))
+
+    def put(self, flat: Tensor, partition: int, values: Tensor) -> None:
+        """Inverse of ``take``: write one partition's values into ``flat`` [P], in place."""
+        if values is not flat:
+            flat.index_copy_(0, self.index(partition), values)
+
     def leaves(self, flat: Tensor) -> dict[str, Tensor]:
         """Cut a flat vector into tensors of their own, one for each entry.
 
@@ -217,8 +233,9 @@ class Layout:
         }
 
     def flatten(self, leaves: Mapping[str, Tensor]) -> Tensor:
-        """Inverse of ``leaves``: [P]."""
-        return torch.cat([leaves[e.name].reshape(-1) for e in self.entries])
+        """Inverse of ``leaves``: [P], in float32 or better."""
+        flat = torch.cat([leaves[e.name].reshape(-1) for e in self.entries])
+        return flat.to(torch.promote_types(flat.dtype, torch.float32))
 
     def merge(self, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Parameters as the module wants them: affine copies multiplied or summed.

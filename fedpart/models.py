@@ -72,14 +72,16 @@ class ConcreteDropout(nn.Module):
         """Same shape as ``x``; ``x`` itself in evaluation mode."""
         if not self.training:
             return x
+        # Noise in float32 whatever the activations: bfloat16 would round some of it up to 1.
+        precise = torch.promote_types(x.dtype, torch.float32)
         if self.channelwise:
-            noise = x.new_empty((*x.shape[:2], *(1,) * (x.dim() - 2)))
+            noise = x.new_empty((*x.shape[:2], *(1,) * (x.dim() - 2)), dtype=precise)
         else:
-            noise = torch.empty_like(x, requires_grad=False)
-        noise.uniform_(generator=self.generator)
-        keep = torch.sigmoid((torch.logit(noise).neg_() - self.logit) / CONCRETE_TEMPERATURE)
+            noise = torch.empty_like(x, dtype=precise, requires_grad=False)
+        noise.uniform_(generator=self.generator).logit_().div_(-CONCRETE_TEMPERATURE)
+        keep = torch.sigmoid(noise - self.logit / CONCRETE_TEMPERATURE)
         # 1 / (1 - p) = 1 + exp(l)
-        return x * (keep * (1 + self.logit.exp()))
+        return x * (keep * (1 + self.logit.exp())).to(x.dtype)
 
 
 @contextmanager

@@ -103,6 +103,18 @@ def check_chunks(config: Config) -> None:
         )
 
 
+def _no_hyper_update(program: Program, in_chunk_zero: int) -> float | None:
+    """Share of rounds whose clients all lack a gradient of psi; None where there is no psi."""
+    if not program.hyper.size:
+        return None
+    if program.scoring(0) is not None:
+        return 0.0
+    config = program.config
+    return comb(in_chunk_zero, config.clients_per_round) / comb(
+        config.clients, config.clients_per_round
+    )
+
+
 def make_plan(config: Config, program: Program, data: FederatedData) -> Plan:
     """Work out sizes and expectations.
 
@@ -139,8 +151,6 @@ def make_plan(config: Config, program: Program, data: FederatedData) -> Plan:
         upload_wire_bytes=float(wire_up),
         download_wire_bytes=float(wire_down),
         upload_share=float(up / (m * fedavg_bytes(program))),
-        no_hyper_update=(
-            comb(int(counts[0]), m) / comb(config.clients, m) if program.hyper.size else None
-        ),
+        no_hyper_update=_no_hyper_update(program, int(counts[0])),
         rounds=config.rounds,
     )

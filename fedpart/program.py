@@ -11,16 +11,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedpart.augment import Augmentation, build_augmentation, warp
+from fedpart.augment import (
+    NATURAL,
+    Augmentation,
+    Generators,
+    Symmetric,
+    build_augmentation,
+    warp,
+)
 from fedpart.config import Config
 from fedpart.errors import ConfigError, cause
 from fedpart.layout import Layout
 from fedpart.models import build_model, noise, swap_dropout
 from fedpart.streams import numpy_rng, torch_seed
 
-# Copies of images that go through the network at once: a constant, so that the order of sums and
-# with it every bit is the same wherever a client runs; small enough for the processor's caches.
-MICRO_BATCH = 128
+# Copies of images that go through the network at once, at most.
+MICRO_BATCH = 256
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,17 @@ class HyperSpec:
         affine, logits = torch.split(hyper, [self._num_affine, len(self.dropout)])
         return affine, dict(zip(self.dropout, logits.unbind(), strict=True))
 
+    def natural_widths(self, hyper: Tensor) -> Tensor:
+        """Widths in radians, half images, log-factors and slopes, [6], differentiable.
+
+        Raises:
+            TypeError: an augmentation without widths.
+        """
+        family = self.augmentation
+        if not isinstance(family, Symmetric | Generators):
+            raise TypeError(f"{type(family).__name__} has no widths")
+        return family.widths(self.split(hyper)[0]) * NATURAL.to(hyper)
+
     def raw(self, hyper: Tensor) -> dict[str, list[float]]:
         """Psi as it is optimised, for the records."""
         values = hyper.double().tolist()
@@ -77,7 +94,7 @@ class HyperSpec:
         return named | rates
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Program:
     """One client program and one server program have this in common.
 
@@ -97,10 +114,41 @@ class Program:
     hyper: HyperSpec
     config: Config
 
-    @property
-    def micro_batch(self) -> int:
-        """Images that go through the network at once, each as ``samples`` copies."""
-        return max(1, MICRO_BATCH // self.config.samples)
+    def micro_batches(self, images: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Cut a batch into equal parts that fit the processor's caches, augmented copies counted.
+
+        The size of a part follows from the batch alone, so that the order of sums and with it
+        every bit is the same wherever a client runs.
+        """
+        parts = math.ceil(len(labels) / max(1, MICRO_BATCH // self.config.samples))
+        size = math.ceil(len(labels) / parts)
+        return zip(torch.split(images, size), torch.split(labels, size), strict=True)
+
+    def scoring(self, chunk: int) -> int | None:
+        """Subnetwork through which data of ``chunk`` give a gradient of psi; None for no gradient.
+
+        It is subnetwork ``chunk``, which has not seen them and is empty for chunk 0; Augerino
+        takes the whole network, which has.
+
+        Source: eq. (final-approximate-objective-learning-speed-marglik); Benton et al. 2020.
+        """
+        if not self.hyper.size:
+            return None
+        if self.config.method == "augerino":
+            return self.layout.num_partitions
+        return chunk or None
+
+    def leaves(self, flat: Tensor) -> dict[str, Tensor]:
+        """``Layout.leaves`` in the type that the network computes in.
+
+        With ``precision = "bf16"`` matrices and kernels are rounded to it; vectors and affine
+        parameters stay float32, as do all sums and the values that are trained.
+        """
+        leaves = self.layout.leaves(flat)
+        if self.config.precision == "fp32":
+            return leaves
+        plain = {e.name for e in self.layout.entries if e.merge == "plain" and len(e.shape) > 1}
+        return {n: t.bfloat16() if n in plain else t for n, t in leaves.items()}
 
 
 def build_program(
@@ -124,7 +172,7 @@ def build_program(
     dropout = swap_dropout(network, config.dropout)
     layout = Layout.build(network, config.chunks, numpy_rng(config.seed, "assignment"))
     initial = layout.spread(dict(network.named_parameters()))
-    learned = tuple(dropout) if config.method != "fedavg" else ()
+    learned = tuple(dropout) if config.method == "partitioned" else ()
     buffers = dict(network.named_buffers())
     hyper = HyperSpec(
         build_augmentation(config.augmentation, config.width_start, config.width_transform),
@@ -221,12 +269,15 @@ def log_likelihood(
         eps = eps.to(images.device, affine.dtype)
         copies = warp(copies, program.hyper.augmentation.matrices(affine, eps))
     program.network.train(training)
-    with noise(program.network, rng):
+    # Only the network: the warp and everything after the logits stay float32.
+    half = torch.autocast("cpu", torch.bfloat16, enabled=program.config.precision == "bf16")
+    with noise(program.network, rng), half:
         logits = functional_call(
             program.network,
             {name: _channels_last(p) for name, p in parameters.items()} | logits_of_dropout,
             _channels_last(copies),
         )
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     logits = logits.view(len(images), samples, -1)
     if program.config.average == "logits":
         predicted = F.log_softmax(logits.mean(1), -1)

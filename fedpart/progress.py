@@ -38,6 +38,10 @@ class Progress(Protocol):
         """A run is complete."""
         ...
 
+    def skip(self, summary: Summary) -> None:
+        """A run was complete before this process began."""
+        ...
+
     def close(self) -> None:
         """Leave the terminal as it was, whatever happened."""
         ...
@@ -118,6 +122,12 @@ def summary_rows(summary: Summary, out: Path) -> list[tuple[str, str]]:
     return rows
 
 
+def skip_line(summary: Summary) -> str:
+    """What is said of a seed that was complete before."""
+    accuracy = f"final accuracy {100 * summary.final_accuracy:.2f} %"
+    return f"seed {summary.seed} is finished, {accuracy}"
+
+
 def table(rows: Rows) -> str:
     """Two aligned columns, a line each, without a final newline."""
     width = max(len(name) for name, _ in rows)
@@ -184,6 +194,10 @@ class PlainProgress:
     def end(self, summary: Summary, out: Path) -> None:
         """See ``Progress``."""
         _say("\n" + table(summary_rows(summary, out)))
+
+    def skip(self, summary: Summary) -> None:
+        """See ``Progress``."""
+        _say(skip_line(summary))
 
     def close(self) -> None:
         """See ``Progress``."""
@@ -260,6 +274,10 @@ class LiveProgress:
             shown.add_row(name, value.replace("[", "\\["))
         self._console.print(shown)
 
+    def skip(self, summary: Summary) -> None:
+        """See ``Progress``."""
+        self._console.print(skip_line(summary), soft_wrap=True)
+
     def close(self) -> None:
         """See ``Progress``."""
         if self._bar is not None:
@@ -287,6 +305,10 @@ class JsonProgress:
 
     def end(self, summary: Summary, out: Path) -> None:
         """One JSON object a line, in the order of the seeds."""
+        self.skip(summary)
+
+    def skip(self, summary: Summary) -> None:
+        """As if it had just ended: the output stands for all seeds."""
         _say(json.dumps(summary.model_dump(mode="json")))
 
     def close(self) -> None:

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpart.config import Config, load_toml, make_config
+from fedpart.config import Config, kebab, load_toml, make_config
 from fedpart.errors import ConfigError, OutputError
 
 if sys.platform != "win32":
@@ -61,6 +63,76 @@ def read_config(path: Path) -> Config:
         return make_config(load_toml(path / "config.toml"))
     except ConfigError as error:
         raise OutputError(f"{path} cannot be read: {error}") from None
+
+
+def ended_well(path: Path) -> bool:
+    """Whether a run has written all its files: run.json says so, the last of them."""
+    try:
+        ok = json.loads((path / "run.json").read_bytes())["exit"] == "ok"
+        return ok and (path / "summary.json").is_file()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """Run folders at or below ``folder``: itself, or else all beneath, seed 10 after seed 9.
+
+    Raises:
+        OutputError: no such folder, or no run in it.
+    """
+    runs = list(_runs(folder, set()))
+    if not runs:
+        reason = "holds no run" if folder.is_dir() else "is no folder"
+        raise OutputError(
+            f"{folder} {reason}: name the folder of a run, or a folder that holds such folders"
+        )
+    return runs
+
+
+def _runs(folder: Path, seen: set[Path]) -> Iterator[Path]:
+    place = folder.resolve()
+    if place in seen:  # a link that leads back
+        return
+    seen.add(place)
+    # Not config.toml alone: the parent of several seeds has one too, and so have other programs.
+    marks = ("summary.json", "run.json", "evaluations.jsonl")
+    if any((folder / mark).is_file() for mark in marks):
+        yield folder
+        return
+    try:
+        below = [p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")]
+    except OSError:
+        return
+    for path in sorted(below, key=_natural):
+        yield from _runs(path, seen)
+
+
+def _natural(path: Path) -> list[tuple[str, int]]:
+    return [(text, int(n or 0)) for text, n in re.findall(r"(\D*)(\d*)", path.name)]
+
+
+def differences(
+    configs: Sequence[Config], keys: Sequence[str] | None = None
+) -> dict[str, list[str]]:
+    """Settings in which runs differ.
+
+    Args:
+        configs: one a run.
+        keys: fields to look at; by default all that results depend on, but for ``seed``.
+    Returns:
+        TOML key -> its different values, in the order of the runs.
+    """
+    names = keys if keys is not None else [n for n in Config.result_fields() if n != "seed"]
+    found = {}
+    for name in names:
+        values = [_spell(getattr(config, name)) for config in configs]
+        if len(set(values)) > 1:
+            found[kebab(name)] = list(dict.fromkeys(values))
+    return found
+
+
+def _spell(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def lock_run(path: Path) -> int:

@@ -29,7 +29,7 @@ from fedpart.model_file import starting_state, write_model
 from fedpart.origin import Origin, origin_of
 from fedpart.program import Program
 from fedpart.records import EvaluationRecord, RoundRecord, RunInfo, Summary
-from fedpart.run_files import lock_run, new_folder, read_lines
+from fedpart.run_files import ended_well, lock_run, new_folder, read_lines
 from fedpart.server import ServerState
 
 FINAL_EVALUATIONS = 10
@@ -134,7 +134,7 @@ class RunFolder:
         self.warnings = began.warnings(self._origin)
         done = state.server_round
         info = self._read_records(done)
-        if info.exit == "ok":
+        if ended_well(self.path):
             raise OutputError(
                 f"{self.path} is finished, all {done} rounds of it: see its summary.json, or start "
                 "a new run with more rounds"
@@ -196,7 +196,7 @@ class RunFolder:
         self._append("rounds.jsonl", record)
         evaluation = None
         if state.server_round in self.evaluated_rounds:
-            evaluation = self._evaluate(state, out_of_sample(replies))
+            evaluation = self._evaluate(state, out_of_sample(self.program, replies))
             self.evaluations.append(evaluation)
             self._append("evaluations.jsonl", evaluation)
         if self._events is not None:
@@ -249,7 +249,7 @@ class RunFolder:
             peak_rss_bytes=self._peak_rss,
         )
         self._write("summary.json", summary)
-        from fedpart.compare import draw_run
+        from fedpart.plots_curves import draw_run
 
         draw_run(self.path)
         self.close("ok", 0)

@@ -14,6 +14,8 @@ from fedpart.program import Program
 from fedpart.streams import numpy_rng
 
 BETA1, BETA2 = 0.9, 0.999
+# Values that are summed and updated at once.
+_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -100,17 +102,20 @@ def adam(
     return value.addcdiv(m, denominator, value=-lr / (1 - BETA1**step)), m, v
 
 
-def pseudo_gradient(replies: Sequence[ClientReply], partition: int) -> Tensor | None:
+def pseudo_gradient(
+    replies: Sequence[ClientReply], partition: int, part: slice = slice(None)
+) -> Tensor | None:
     """Server minus client, averaged over the clients that sent a partition.
 
     Args:
         replies: in client order, since a sum of floats depends on its order.
         partition: j.
+        part: which of its values.
     Returns:
         [n_j] float32 (the mean is taken in float64), or None where nobody sent it.
     Source: Reddi et al. 2021, Algorithm 1 and 2; Appendix H.
     """
-    sent = [r.deltas[partition] for r in replies if partition in r.deltas]
+    sent = [r.deltas[partition][part] for r in replies if partition in r.deltas]
     if not sent:
         return None
     total = sent[0].to(torch.float64, copy=True)
@@ -151,19 +156,25 @@ def server_update(
     replies = sorted(replies, key=lambda r: r.client_id)
     theta, m, v, steps = (t.clone() for t in (state.theta, state.m, state.v, state.steps))
     for partition in range(layout.num_partitions):
-        gradient = pseudo_gradient(replies, partition)
-        if gradient is None:
+        if not any(partition in r.deltas for r in replies):
             continue
         steps[partition] += 1
-        index = layout.index(partition)
-        old = [t.index_select(0, index) for t in (theta, m, v)]
-        new = adam(
-            *(old[0], gradient, old[1], old[2], int(steps[partition])),
-            lr=config.server_lr,
-            eps=config.adam_eps,
-        )
-        for whole, part in zip((theta, m, v), new, strict=True):
-            whole.index_copy_(0, index, part)
+        values = [layout.take(t, partition) for t in (theta, m, v)]
+        # Block by block, which stays in the processor's caches and changes no bit.
+        for start in range(0, layout.sizes[partition], _BLOCK):
+            part = slice(start, start + _BLOCK)
+            gradient = pseudo_gradient(replies, partition, part)
+            assert gradient is not None
+            old = [t[part] for t in values]
+            new = adam(
+                *(old[0], gradient, old[1], old[2], int(steps[partition])),
+                lr=config.server_lr,
+                eps=config.adam_eps,
+            )
+            for target, result in zip(old, new, strict=True):
+                target.copy_(result)
+        for whole, taken in zip((theta, m, v), values, strict=True):
+            layout.put(whole, partition, taken)
     state = replace(state, server_round=state.server_round + 1, theta=theta, m=m, v=v, steps=steps)
     gradient = mean_hyper_gradient(replies)
     if gradient is None:

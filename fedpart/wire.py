@@ -7,6 +7,7 @@ gradient ``hyper``.
 
 import io
 import math
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
@@ -57,12 +58,13 @@ def encode(values: Tensor) -> bytes:
     return b"".join((_header(len(array)), array.data))
 
 
-def decode(data: bytes, length: int) -> Tensor:
-    """Inverse of ``encode``: a tensor of its own.
+def decode(data: bytes, length: int, copy: bool = True) -> Tensor:
+    """Inverse of ``encode``.
 
     Args:
         data: what arrived.
         length: how many values it must hold.
+        copy: a tensor of its own; else one on the memory of ``data``, never to be written to.
 
     Returns:
         [length] float32.
@@ -75,8 +77,14 @@ def decode(data: bytes, length: int) -> Tensor:
         raise ValueError(_describe(data, length))
     if len(data) != len(header) + 4 * length:
         raise ValueError(f"has {len(data) - len(header)} bytes of values, not {4 * length}")
-    # torch.tensor, unlike from_numpy, copies into memory that torch aligned.
-    return torch.tensor(np.frombuffer(data, _DESCR, offset=len(header)))
+    values = np.frombuffer(data, _DESCR, offset=len(header))
+    if copy:
+        # torch.tensor, unlike from_numpy, copies into memory that torch aligned.
+        return torch.tensor(values)
+    with warnings.catch_warnings():
+        # Tensors know no read-only memory, which torch says once.
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(values)
 
 
 def _describe(data: bytes, length: int) -> str:
@@ -96,7 +104,8 @@ def array_lengths(program: Program, chunk: int) -> dict[str, int]:
     """Names and lengths of the arrays that a client of ``chunk`` sends."""
     sizes = program.layout.sizes
     lengths = {f"partition-{j}": sizes[j] for j in range(chunk, len(sizes))}
-    return lengths | ({"hyper": program.hyper.size} if chunk and program.hyper.size else {})
+    measures = program.scoring(chunk) is not None
+    return lengths | ({"hyper": program.hyper.size} if measures else {})
 
 
 def model_bytes(program: Program, chunk: int) -> tuple[int, int]:
@@ -177,7 +186,7 @@ def validate(
         fields: numbers by name.
 
     Returns:
-        the reply.
+        the reply, whose tensors lie on the memory of ``arrays`` and are only read.
 
     Raises:
         RefusedReply: wrong round, client, chunk or format; a missing, extra or foreign array; a
@@ -200,7 +209,7 @@ def validate(
     decoded = {}
     for name, length in lengths.items():
         try:
-            decoded[name] = decode(arrays[name], length)
+            decoded[name] = decode(arrays[name], length, copy=False)
         except ValueError as error:
             raise RefusedReply(client_id, name, str(error)) from None
         # NaN and infinity both show in the extremes: one pass, where isfinite needs a mask.

@@ -183,12 +183,6 @@ def measure(folder: Path) -> tuple[float, float]:
     return ended - started, ended - begun
 
 
-def complete(folder: Path) -> bool:
-    """Whether run.json says that the run ended well."""
-    info = folder / "run.json"
-    return info.exists() and json.loads(info.read_text())["exit"] == "ok"
-
-
 def outcome(folder: Path) -> dict[str, object]:
     """All that two equal runs agree on: every file but pictures, every value but times."""
     state, extra = checkpoint.load(folder / "checkpoint.pt")

@@ -259,10 +259,15 @@ def test_an_output_folder_that_cannot_be_made(sim, home):
 
 
 def test_a_folder_that_is_no_run(sim, home):
-    for words in (["--resume", "nowhere"], ["compare", "nowhere", "--out", "x.png"]):
+    for words, reason in (
+        (["--resume", "nowhere"], "holds no config.toml"),
+        (["compare", "nowhere", "--out", "x.png"], "is no folder"),
+        (["table", "nowhere"], "is no folder"),
+    ):
         code, _, err = sim(*words)
         assert code == 4
-        assert "nowhere holds no config.toml" in err
+        assert f"nowhere {reason}" in err
+        assert len(err.splitlines()) == 1
     assert list(home.iterdir()) == []
 
 
@@ -270,6 +275,44 @@ def test_a_picture_of_a_kind_there_is_not(sim, home):
     code, _, err = sim("compare", "a", "--out", "x.docx")
     assert code == 2
     assert ".png or .svg" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "value", "limit"),
+    [
+        (["compare", "a", "--target", "80"], "--target is '80'", "below 1"),
+        (["compare", "a", "--target", "most"], "--target is 'most'", "fraction"),
+        (["compare", "a", "--targets", "0.8"], "unknown flag '--targets'", "'--target'?"),
+        (["compare"], "required: DIR", "see sim.py compare --help"),
+        (["table"], "required: DIR", "see sim.py table --help"),
+        (["table", "a", "--latx"], "unknown flag '--latx'", "did you mean '--latex'?"),
+    ],
+)
+def test_a_flag_of_compare_or_table_that_cannot_be_used(sim, home, words, value, limit):
+    code, _, err = sim(*words)
+    assert code == 2
+    assert value in err
+    assert limit in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_table_that_cannot_be_written(sim, home):
+    assert sim(*TINY, "--rounds", "1", "--method", "fedavg", "--out", "run")[0] == 0
+    (home / "file").touch()
+    code, _, err = sim("table", "run", "--out", "file/t.md")
+    assert code == 4
+    assert "cannot write file/t.md" in err
+
+
+def test_seeds_with_other_settings_than_their_parent_are_not_resumed(sim, home):
+    words = (*TINY, "--rounds", "1", "--method", "fedavg", "--seeds", "2", "--out", "many")
+    assert sim(*words)[0] == 0
+    (home / "many" / "seed-1" / "summary.json").unlink()
+    toml = home / "many" / "config.toml"
+    toml.write_text(toml.read_text().replace("client-lr = 0.05", "client-lr = 0.5"))
+    code, _, err = sim("--resume", "many")
+    assert code == 4
+    assert "many/seed-0 began with client-lr 0.05, but many/config.toml says 0.5" in err
 
 
 def test_a_damaged_checkpoint(sim, home):

@@ -3,7 +3,9 @@
 import random
 
 import pytest
-from processes import Process, begin, complete, measure, outcome
+from processes import Process, begin, measure, outcome
+
+from fedpart.run_files import ended_well
 
 SEED = 0
 # When each of the ten is killed: at any time, when a further round is on record, or while a
@@ -49,10 +51,10 @@ def test_ten_kills_cost_nothing(home, sim, wide_model):
             kills.pop()
         else:
             process.end_well()
-        if complete(folder):
+        if ended_well(folder):
             assert outcome(folder) == expected
             number += 1
-    if not complete(folder):
+    if not ended_well(folder):
         code, _, err = sim("--resume", folder)
         assert (code, err) == (0, "")
         assert outcome(folder) == expected

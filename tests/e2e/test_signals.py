@@ -14,7 +14,9 @@ from fcntl import ioctl
 
 import pytest
 from command_line import SIM
-from processes import RUN, Process, begin, complete, measure, outcome
+from processes import RUN, Process, begin, measure, outcome
+
+from fedpart.run_files import ended_well
 
 SEED = 0
 # When: while it loads its packages, while rounds go on, and while the last files are written.
@@ -53,7 +55,7 @@ def test_twenty_signals_cost_nothing(home, sim, wide_model):
     rng, begun, folders = random.Random(SEED), set(), {}
     for number, when in enumerate(INSTANTS):
         # Starts find no folder; the others take up where the last one of their kind was stopped.
-        if when == "start" or when not in folders or complete(folders[when]):
+        if when == "start" or when not in folders or ended_well(folders[when]):
             folders[when] = home / f"{when}-{number}"
         folder = folders[when]
         before = {p.name for p in home.iterdir()}
@@ -72,11 +74,11 @@ def test_twenty_signals_cost_nothing(home, sim, wide_model):
             continue
         begun.add(folder)
         # A run that had just ended is complete, whatever came then.
-        assert code == 128 + sent or (code == 0 and complete(folder))
-        if process.recorded and not complete(folder):
+        assert code == 128 + sent or (code == 0 and ended_well(folder))
+        if process.recorded and not ended_well(folder):
             assert json.loads((folder / "run.json").read_text())["exit_code"] == code
     for folder in begun:
-        if not complete(folder):
+        if not ended_well(folder):
             code, _, err = sim("--resume", folder)
             assert (code, err) == (0, "")
         assert outcome(folder) == expected

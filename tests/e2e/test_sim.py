@@ -13,8 +13,8 @@ import pytest
 import torch
 from command_line import SIM, TINY
 
-from fedpart.compare import read_curve
 from fedpart.config import load_toml, make_config
+from fedpart.curves import read_curve
 from fedpart.records import SCHEMAS
 from fedpart.run_files import read_lines
 
@@ -49,7 +49,7 @@ def test_a_run_shows_itself_and_leaves_a_whole_run_folder(sim, home):
     run = home / "run"
     assert {p.name for p in run.iterdir()} == {
         *("config.toml", "run.json", "rounds.jsonl", "evaluations.jsonl", "summary.json"),
-        *("model.pt", "checkpoint.pt", "curves.png"),
+        *("model.pt", "checkpoint.pt", "curves.png", "curves.csv"),
     }
     check_schemas(run)
     summary = json.loads((run / "summary.json").read_text())
@@ -234,21 +234,124 @@ def test_several_seeds_make_a_folder_each_and_compare_takes_the_parent(sim, home
     code, out, _ = sim(*words, "--seeds", "2", "--out", "many")
     assert code == 0
     assert "standard error" in out
-    assert sorted(p.name for p in (home / "many").iterdir()) == ["seed-3", "seed-4"]
+    assert sorted(p.name for p in (home / "many").iterdir()) == ["config.toml", "seed-3", "seed-4"]
     seeds = [json.loads((home / f"many/seed-{s}/summary.json").read_text()) for s in (3, 4)]
     assert [s["seed"] for s in seeds] == [3, 4]
     assert seeds[0]["data_hash"] == seeds[1]["data_hash"]
     assert read_lines(home / "many/seed-3/rounds.jsonl") != read_lines(
         home / "many/seed-4/rounds.jsonl"
     )
-    code, out, _ = sim("compare", "many", "--out", "c.svg")
+    code, out, _ = sim("compare", "many", "--out", "c.svg", "--target", "0.99")
     assert code == 0
-    assert "seed-3" in out
+    assert "many (2 seeds)" in out
+    assert "not reached" in out
     assert (home / "c.svg").exists()
     assert (home / "c.csv").exists()
-    code, _, err = sim("--resume", "many")
+
+
+def test_a_table_of_what_has_been_run(sim, home):
+    for method in ("fedavg", "partitioned"):
+        assert sim(*TINY, "--method", method, "--seeds", "2", "--out", f"runs/{method}")[0] == 0
+    (home / "runs" / "fedavg" / "seed-1" / "summary.json").unlink()
+    code, out, err = sim("table", "runs")
+    assert code == 0
+    assert err == "skipped runs/fedavg/seed-1: not finished, 2 rounds of 2 done\n"
+    lines = [line for line in out.splitlines() if line.startswith("| FedAvg")]
+    assert "(1)" in lines[0]
+    assert "(2)" in lines[4]
+    assert "80.5 ± 0.0 (4)" in lines[1]
+    assert "clients 10 (paper 100)" in out
+    code, out, _ = sim("table", "runs", "--latex")
+    assert code == 0
+    assert "\\begin{tabular}" in out
+    code, out, _ = sim("table", "runs", "--out", "t.tex")
+    assert (code, out) == (0, "t.tex\n")
+    assert "\\begin{tabular}" in (home / "t.tex").read_text()
+
+
+SEEDS = (*TINY, "--rounds", "3", "--checkpoint-every", "2", "--seeds", "3")
+
+
+def evaluate_until(monkeypatch, calls_left):
+    """Ctrl-C in one of the next evaluations, of which each run has three."""
+    from fedpart.run_folder import RunFolder
+
+    evaluate, calls = RunFolder._evaluate, []
+
+    def interrupted(self, *args):
+        calls.append(args)
+        if len(calls) == calls_left:
+            raise KeyboardInterrupt
+        return evaluate(self, *args)
+
+    monkeypatch.setattr(RunFolder, "_evaluate", interrupted)
+
+
+def equal_models(a, b):
+    one, two = (torch.load(folder / "model.pt", weights_only=True) for folder in (a, b))
+    return all(torch.equal(one["model"][n], t) for n, t in two["model"].items())
+
+
+def test_several_seeds_are_resumed_as_a_whole_bit_for_bit(sim, home, monkeypatch):
+    assert sim(*SEEDS, "--out", "whole")[0] == 0
+    with monkeypatch.context() as patch:
+        evaluate_until(patch, 5)
+        code, _, err = sim(*SEEDS, "--out", "cut")
+    assert code == 130
+    assert "stopped after round 1" in err
+    assert "go on with: python sim.py --resume cut\n" in err
+    assert sorted(p.name for p in (home / "cut").iterdir()) == ["config.toml", "seed-0", "seed-1"]
+    before = (home / "cut" / "seed-0" / "run.json").read_bytes()
+    code, out, err = sim("--resume", "cut")
+    assert (code, err) == (0, "")
+    assert out.startswith("seed 0 is finished, final accuracy ")
+    assert out.count("resuming after round 1") == 1
+    assert "  0, 1, 2\n" in out
+    assert (home / "cut" / "seed-0" / "run.json").read_bytes() == before
+    for seed in (0, 1, 2):
+        names = [home / parent / f"seed-{seed}" for parent in ("cut", "whole")]
+        assert without_seconds(names[0]) == without_seconds(names[1])
+        assert equal_models(*names)
+        check_schemas(names[0])
+    assert not (home / "cut" / "summary.json").exists()
+
+
+def test_a_process_killed_between_seeds_or_at_the_start_of_one_goes_on(sim, home, monkeypatch):
+    with monkeypatch.context() as patch:
+        evaluate_until(patch, 4)
+        assert sim(*SEEDS, "--out", "cut")[0] == 130
+    one = home / "cut" / "seed-1"
+    for name in ("checkpoint.pt", "run.json"):
+        (one / name).unlink()
+    for name in ("rounds.jsonl", "evaluations.jsonl"):
+        (one / name).write_text("")
+    code, out, _ = sim("--resume", "cut")
+    assert code == 0
+    assert "resuming" not in out
+    assert {p.name for p in (home / "cut").iterdir()} >= {"seed-0", "seed-1", "seed-2"}
+    code, _, err = sim("--resume", "cut")
     assert code == 4
-    assert "seed-3" in err
+    assert "cut is finished, all 3 seeds of it" in err
+
+
+def test_resuming_several_seeds_as_json_tells_all_of_them(sim, home):
+    words = (*TINY, "--rounds", "1", "--method", "fedavg", "--json", "--seeds", "2")
+    code, out, _ = sim(*words, "--out", "many")
+    assert code == 0
+    (home / "many" / "seed-1" / "summary.json").unlink()
+    code, again, _ = sim("--resume", "many")
+    assert code == 0
+    one, two = ([json.loads(line) for line in text.splitlines()] for text in (out, again))
+    assert [s["seed"] for s in two] == [0, 1]
+    assert [s["final_accuracy"] for s in two] == [s["final_accuracy"] for s in one]
+
+
+def test_the_same_command_again_is_no_resume(sim, home):
+    words = (*TINY, "--rounds", "1", "--method", "fedavg", "--seeds", "2", "--out", "many")
+    assert sim(*words)[0] == 0
+    code, _, err = sim(*words)
+    assert code == 4
+    assert "many is not empty: name another folder, delete it, or go on with it by --resume" in err
 
 
 def test_json_prints_the_summary_and_nothing_else(sim, home):
@@ -304,11 +407,11 @@ def test_help_is_quick_and_loads_nothing_heavy():
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_process_soon_and_leaves_a_run_to_resume(home, number, exit_code):
-    # A shell that starts us in the background may have us ignore SIGINT.
+    # As a shell does with what a script starts in the background.
     process = run_process(
         *TINY,
         *("--rounds", "100000", "--out", "run"),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )
     assert process.stdout is not None
     while not process.stdout.readline().startswith("round 1/"):
@@ -323,6 +426,21 @@ def test_a_signal_ends_a_process_soon_and_leaves_a_run_to_resume(home, number, e
     info = json.loads((home / "run" / "run.json").read_text())
     assert info["exit_code"] == exit_code
     assert (home / "run" / "checkpoint.pt").exists()
+
+
+def test_a_process_that_is_killed_outright_between_seeds_can_go_on(sim, home):
+    words = (*TINY, "--rounds", "1", "--method", "fedavg", "--seeds", "2", "--out", "many")
+    process = run_process(*words)
+    assert process.stdout is not None
+    while not process.stdout.readline().rstrip().endswith("seed 1"):
+        assert process.poll() is None, process.stderr.read()
+    process.kill()
+    process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGKILL
+    code, out, _ = sim("--resume", "many")
+    assert code == 0
+    assert out.startswith("seed 0 is finished")
+    assert (home / "many" / "seed-1" / "summary.json").exists()
 
 
 def test_a_process_writes_no_noise(home):

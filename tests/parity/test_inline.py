@@ -80,8 +80,10 @@ def build(**changes: object) -> Program:
     return build_program(make_config(values | changes), 10, 1)
 
 
-@pytest.fixture(scope="module", params=["partitioned", "fedavg"])
+@pytest.fixture(scope="module", params=["partitioned", "augerino", "fedavg", "bf16"])
 def program(request) -> Program:
+    if request.param == "bf16":
+        return build(precision="bf16")
     return build(method=request.param)
 
 

@@ -222,10 +222,12 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(monkeypatch, model):
     x, y = tiny.images(9)
     data = to_float(x), torch.from_numpy(y)
     theta, rng = _task(program, 0).theta, torch.Generator()
-    whole, loss = weight_gradient(program, theta, torch.zeros(0), *data, rng)
+    whole, loss = weight_gradient(program, program.leaves(theta), torch.zeros(0), *data, rng)
     monkeypatch.setattr(fedpart.program, "MICRO_BATCH", 2)
-    assert program.micro_batch == 2
-    parts, loss_of_parts = weight_gradient(program, theta, torch.zeros(0), *data, rng)
+    assert len(list(program.micro_batches(*data))) == 5
+    parts, loss_of_parts = weight_gradient(
+        program, program.leaves(theta), torch.zeros(0), *data, rng
+    )
     assert whole.abs().max() > 1e-3
     torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-5)
     assert loss_of_parts == pytest.approx(loss, rel=1e-5)
@@ -249,6 +251,16 @@ def test_a_model_that_never_calls_its_dropout_has_no_gradient_there():
     program = tiny.program(model="tiny:unused_dropout", augmentation="none")
     reply = client_update(program, _task(program, 1), *tiny.images(5))
     assert reply.hyper_gradient.tolist() == [0.0]
+
+
+def test_a_model_that_writes_to_its_weights_does_so_for_one_client():
+    """The weights that clients of a round share are built anew for the next."""
+    program = tiny.program(model="tiny:writer", augmentation="none", dropout=0.0)
+    task, data = _task(program, 1), tiny.images(5)
+    first = client_update(program, task, *data)
+    _same(client_update(program, task, *data), first)
+    fresh = tiny.program(model="tiny:writer", augmentation="none", dropout=0.0)
+    _same(client_update(fresh, task, *data), first)
 
 
 def test_a_client_without_images_is_an_error_that_names_it(small_program):

@@ -152,12 +152,15 @@ def test_a_node_without_partition_id_says_so():
         app(note(4), context_of())
 
 
-def test_a_task_is_read_and_is_the_clients_own(program):
+def test_clients_of_a_round_share_what_the_server_sent(program):
+    """The same bytes are decoded once in a process; other bytes are decoded anew."""
     message = instruction(program)
-    task = read_task(message, 2, program)
+    task, again = (read_task(message, 2, program) for _ in range(2))
     assert torch.equal(task.theta, program.initial)
-    task.theta.zero_()
-    assert torch.equal(read_task(message, 2, program).theta, program.initial)
+    assert again.theta is task.theta
+    other = read_task(instruction(program), 2, program)
+    assert other.theta is not task.theta
+    assert torch.equal(other.theta, program.initial)
 
 
 @pytest.mark.parametrize(

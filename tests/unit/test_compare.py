@@ -1,54 +1,25 @@
 import csv
-import json
+import shutil
+from pathlib import Path
 
 import pytest
+from made_runs import make_run
 
-from fedpart.compare import compare, compare_table, draw_run, labels, moving_average, read_curve
-from fedpart.config import Config
+from fedpart.compare import compare, labels
 from fedpart.errors import ConfigError, OutputError
+from fedpart.plots_curves import hyper_kinds
 from fedpart.run_files import read_lines
 
-MB = 1_000_000
 
-
-def make_run(folder, data_hash="a" * 64, share=0.5, rounds=4, **settings):
-    folder.mkdir(parents=True)
-    (folder / "config.toml").write_text(Config(**settings).to_toml())
-    (folder / "run.json").write_text(json.dumps({"data_hash": data_hash}))
-    with (folder / "rounds.jsonl").open("w") as file:
-        for i in range(1, rounds + 1):
-            line = {
-                "upload_model_bytes": int(10 * share * MB),
-                "upload_fraction": share,
-                "cumulative_upload_model_bytes": int(10 * share * MB) * i,
-                "cumulative_download_model_bytes": 10 * MB * i,
-                "hyper_readable": {"rotation_degrees": 9.0 * i, "dropout_1": 0.1},
-            }
-            file.write(json.dumps(line) + "\n")
-    with (folder / "evaluations.jsonl").open("w") as file:
-        for i in range(2, rounds + 1, 2):
-            file.write(json.dumps({"round": i, "val_accuracy": 0.2 * i}) + "\n")
-    return folder
-
-
-def test_moving_average_uses_what_is_there():
-    assert moving_average([1, 2, 3, 4], window=3) == [1, 1.5, 2, 3]
-
-
-def test_a_curve_is_read_as_recorded(tmp_path):
-    curve = read_curve(make_run(tmp_path / "a"))
-    assert curve.rounds == [2, 4]
-    assert curve.accuracy == [0.4, 0.8]
-    assert curve.smooth == pytest.approx([0.4, 0.6])
-    assert curve.megabytes == {"upload": [10, 20], "download": [20, 40], "total": [30, 60]}
-    assert curve.upload_fraction == pytest.approx(0.5)
+def fedavg(folder, **settings):
+    return make_run(folder, chunk_mb=(10,), hyper=False, method="fedavg", **settings)
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_picture_and_numbers(tmp_path, suffix):
-    runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", share=1.0)]
+    runs = [make_run(tmp_path / "a"), fedavg(tmp_path / "b")]
     out = tmp_path / "deep" / f"curves{suffix}"
-    curves = compare(runs, out)
+    found = compare(runs, out)
     assert out.stat().st_size > 1000
     with out.with_suffix(".csv").open() as file:
         lines = list(csv.DictReader(file))
@@ -56,9 +27,101 @@ def test_picture_and_numbers(tmp_path, suffix):
     assert float(lines[1]["upload_MB"]) == 20
     assert float(lines[3]["total_MB"]) == 80
     assert float(lines[3]["moving_average"]) == pytest.approx(0.6)
-    table = compare_table(curves).splitlines()
+    assert [line["rotation_degrees"] for line in lines] == ["18.000000", "36.000000", "", ""]
+    chunks = [[line[f"upload_MB_chunk_{k}"] for k in (0, 1)] for line in lines]
+    assert chunks[1::2] == [["16.000000", "4.000000"], ["40.000000", ""]]
+    table = found.text().splitlines()
     assert len(table) == 3
-    assert "60.00" in table[1]
+    assert table[1].split() == ["a", "1", "4", "60.00", "20.0", "40.0", "50.0"]
+
+
+def test_seeds_of_one_experiment_are_a_mean_and_its_error(tmp_path):
+    # 0.5 and 0.7 at the end: mean 0.6, standard error sqrt(0.02 / 2) = 0.1.
+    for seed, last in ((0, 0.6), (1, 1.0)):
+        make_run(tmp_path / "many" / f"seed-{seed}", accuracies=(0.4, last), seed=seed)
+    one = fedavg(tmp_path / "one")
+    found = compare([tmp_path / "many", one], tmp_path / "x.png")
+    assert [g.label for g in found.groups] == ["many (2 seeds)", "one"]
+    assert found.notes == []
+    assert "60.00 ± 10.00" in found.text()
+    with (tmp_path / "x.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 4
+    assert (lines[1]["seeds"], lines[1]["standard_error"]) == ("2", "0.100000")
+
+
+def test_seeds_named_one_by_one_are_found_to_belong_together(tmp_path):
+    runs = [make_run(tmp_path / f"x-seed{seed}", seed=seed) for seed in (0, 1)]
+    found = compare([*runs, fedavg(tmp_path / "y")], tmp_path / "x.png")
+    assert [g.label for g in found.groups] == ["x (2 seeds)", "y"]
+
+
+def test_a_seed_that_comes_again_is_an_experiment_of_its_own(tmp_path):
+    for name in ("old", "new"):
+        for seed in (0, 1):
+            make_run(tmp_path / name / f"seed-{seed}", seed=seed)
+    found = compare([tmp_path / "old", tmp_path / "new"], tmp_path / "x.png")
+    assert [g.label for g in found.groups] == ["old (2 seeds)", "new (2 seeds)"]
+
+
+def test_other_settings_are_other_experiments_even_in_one_folder(tmp_path):
+    for seed, samples in ((0, 5), (1, 5), (2, 6), (3, 6)):
+        make_run(tmp_path / "many" / f"seed-{seed}", seed=seed, samples=samples)
+    found = compare([tmp_path / "many"], tmp_path / "x.png")
+    assert [g.label for g in found.groups] == ["seed-0 (2 seeds)", "seed-2 (2 seeds)"]
+
+
+def test_a_run_named_twice_is_one_run(tmp_path):
+    run = make_run(tmp_path / "many" / "seed-0")
+    found = compare([tmp_path / "many", run], tmp_path / "x.png")
+    assert [len(g.curves) for g in found.groups] == [1]
+
+
+def test_seeds_that_lag_behind_are_left_out_and_named(tmp_path):
+    many = tmp_path / "many"
+    make_run(many / "seed-0", accuracies=(0.4, 0.8))
+    make_run(many / "seed-1", accuracies=(0.4, 0.8), seed=1, done=2)
+    make_run(many / "seed-2", accuracies=(0.4, 0.8), seed=2, done=0)
+    found = compare([many], tmp_path / "x.png")
+    assert [(g.label, len(g.curves)) for g in found.groups] == [("many", 1)]
+    assert "seed-2 has no evaluation yet" in found.notes[0]
+    assert "seed-1 is at round 2 of 4" in found.notes[1]
+
+
+def test_seeds_that_are_all_under_way_are_shown_as_far_as_all_have_come(tmp_path):
+    many, three = tmp_path / "many", (0.4, 0.5, 0.6)
+    make_run(many / "seed-0", accuracies=three, done=4)
+    make_run(many / "seed-1", accuracies=three, seed=1, done=2)
+    found = compare([many], tmp_path / "x.png")
+    assert [c.rounds for c in found.groups[0].curves] == [[2], [2]]
+    assert found.notes == ["many: shown to round 2, which all seeds have"]
+
+
+def test_rounds_and_megabytes_to_a_target(tmp_path):
+    # Moving averages of the two seeds: 0.4, 0.6, 0.7 and 0.6, 0.6, 0.6. The target 0.6 is reached
+    # at rounds 4 and 2: mean 3, standard error 1; 20 and 10 MB up, 40 and 20 down.
+    many = tmp_path / "many"
+    make_run(many / "seed-0", accuracies=(0.4, 0.8, 0.9))
+    make_run(many / "seed-1", accuracies=(0.6, 0.6, 0.6), seed=1)
+    never = fedavg(tmp_path / "never", accuracies=(0.1, 0.5, 0.3))
+    text = compare([many, never], tmp_path / "x.png", target=0.6).text()
+    title, head, one, two = text.split("\n\n")[1].splitlines()
+    assert title == "to 60 % (mean of up to 10 evaluations)"
+    assert head.split("  ")[0] == "run"
+    assert one.split("  ")[-1].strip() == "45.0 ± 15.0"
+    for cell in ("2 of 2", "3 ± 1", "15.0 ± 5.0", "30.0 ± 10.0"):
+        assert cell in one
+    for cell in ("0 of 1", "not reached", "best 30.00 %"):
+        assert cell in two
+
+
+def test_a_target_that_only_some_seeds_reach_is_not_reached(tmp_path):
+    many = tmp_path / "many"
+    make_run(many / "seed-0", accuracies=(0.9, 0.9))
+    make_run(many / "seed-1", accuracies=(0.1, 0.1), seed=1)
+    last = compare([many], tmp_path / "x.png", target=0.5).text().splitlines()[-1]
+    assert "1 of 2" in last
+    assert "not reached" in last
 
 
 def test_other_data_is_refused_and_the_difference_named(tmp_path):
@@ -72,17 +135,20 @@ def test_other_data_is_refused_and_the_difference_named(tmp_path):
     assert not (tmp_path / "x.png").exists()
 
 
-def test_other_methods_and_seeds_are_what_compare_is_for(tmp_path):
+def test_another_validation_set_is_refused(tmp_path):
+    a = make_run(tmp_path / "a", images=200, eval_size=200)
+    b = make_run(tmp_path / "b", images=2000)
+    with pytest.raises(OutputError, match="eval-size is 200 in one and 2000 in the other"):
+        compare([a, b], tmp_path / "x.png")
+    # Both had less than either asks for.
+    c = make_run(tmp_path / "c", images=200)
+    assert len(compare([a, c], tmp_path / "x.png").groups) == 2
+
+
+def test_other_methods_seeds_and_rounds_are_what_compare_is_for(tmp_path):
     a = make_run(tmp_path / "a")
-    b = make_run(tmp_path / "b", method="fedavg", seed=3, rounds=6)
-    assert len(compare([a, b], tmp_path / "x.png")) == 2
-
-
-def test_a_parent_stands_for_its_seeds(tmp_path):
-    for seed in (0, 1):
-        make_run(tmp_path / "many" / f"seed-{seed}", seed=seed)
-    curves = compare([tmp_path / "many"], tmp_path / "x.png")
-    assert [c.label for c in curves] == ["seed-0", "seed-1"]
+    b = fedavg(tmp_path / "b", seed=3, accuracies=(0.1, 0.2, 0.3))
+    assert len(compare([a, b], tmp_path / "x.png").groups) == 2
 
 
 def test_labels_are_as_short_as_can_be(tmp_path):
@@ -91,17 +157,31 @@ def test_labels_are_as_short_as_can_be(tmp_path):
     assert len(labels([tmp_path, tmp_path])) == 2
 
 
+def test_hyperparameters_share_a_panel_by_their_first_word(tmp_path):
+    many = tmp_path / "many"
+    make_run(many / "a")
+    groups = compare([many, fedavg(tmp_path / "b")], tmp_path / "x.png").groups
+    assert hyper_kinds(groups) == {"rotation": ["rotation_degrees"], "dropout": ["dropout_1"]}
+
+
 def test_runs_that_cannot_be_drawn(tmp_path):
-    run = make_run(tmp_path / "a", rounds=1)
+    run = make_run(tmp_path / "a", done=1)
     with pytest.raises(OutputError, match="no evaluation yet"):
         compare([run], tmp_path / "x.png")
+    make_run(tmp_path / "b", done=1, seed=1)
+    with pytest.raises(OutputError, match="none of 2 runs has an evaluation yet"):
+        compare([tmp_path], tmp_path / "x.png")
     with pytest.raises(ConfigError, match=r"\.png or \.svg"):
         compare([run], tmp_path / "x.gif")
-    (run / "run.json").unlink()
-    with pytest.raises(OutputError, match=r"no readable run\.json"):
-        compare([run], tmp_path / "x.png")
-    with pytest.raises(OutputError, match=r"no config\.toml"):
-        compare([tmp_path], tmp_path / "x.png")
+    with pytest.raises(OutputError, match="is no folder: name the folder of a run"):
+        compare([tmp_path / "none"], tmp_path / "x.png")
+
+
+def test_the_data_of_a_run_must_be_known(tmp_path):
+    a, b = (make_run(tmp_path / name, done=2) for name in "ab")
+    (b / "run.json").unlink()
+    with pytest.raises(OutputError, match=r"no readable run\.json or summary\.json"):
+        compare([a, b], tmp_path / "x.png")
 
 
 def test_a_picture_that_cannot_be_written(tmp_path):
@@ -109,12 +189,22 @@ def test_a_picture_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write"):
         compare([run], tmp_path / "file" / "x.png")
+    (tmp_path / "y.csv").mkdir()
+    with pytest.raises(OutputError, match=r"cannot write .*y\.csv"):
+        compare([run], tmp_path / "y.png")
 
 
-def test_one_runs_own_picture(tmp_path):
-    run = make_run(tmp_path / "a")
-    draw_run(run)
-    assert (run / "curves.png").stat().st_size > 1000
+def test_committed_results_suffice(tmp_path):
+    """What is in results/ lacks rounds.jsonl and run.json; picture and table come all the same."""
+    committed = Path(__file__).parents[2] / "results" / "quick-rotmnist-1.25k"
+    folder = tmp_path / "copy"
+    shutil.copytree(committed, folder)
+    found = compare([folder / "partitioned", folder / "fedavg"], tmp_path / "x.png", 0.8)
+    assert [g.label for g in found.groups] == ["partitioned (3 seeds)", "fedavg (3 seeds)"]
+    text = found.text()
+    assert "88.70 ± 0.51" in text
+    assert "363 ± 19" in text
+    assert "best 78.41 %" in text
 
 
 def test_a_line_that_a_crash_cut_is_left_out_and_a_damaged_one_refused(tmp_path):

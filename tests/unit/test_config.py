@@ -4,6 +4,7 @@ import pytest
 
 from fedpart.config import Config, keys, load_toml, make_config
 from fedpart.errors import ConfigError
+from fedpart.paper import DIGITS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -71,7 +72,8 @@ def test_names_of_runs():
         ({"qqqq": 1}, "unknown setting 'qqqq'; see sim.py --help"),
         (
             {"method": "fedavgg"},
-            "method is 'fedavgg'; it must be one of partitioned, fedavg; did you mean 'fedavg'?",
+            "method is 'fedavgg'; it must be one of partitioned, augerino, fedavg; did you mean "
+            "'fedavg'?",
         ),
         ({"dropout": 1.0}, "dropout is 1.0; it must be below 1"),
         ({"samples": 0}, "samples is 0; it must be at least 1"),
@@ -103,8 +105,9 @@ def test_settings_cannot_be_changed():
 def test_the_papers_table_is_there():
     names = {path.stem for path in CONFIGS.glob("*.toml")}
     for dataset in ("mnist", "rotmnist"):
-        for size in ("1.25k", "5k", "50k"):
-            assert {f"{dataset}-{size}-{m}" for m in ("fedavg", "partitioned")} <= names
+        for method in (row.method for row in DIGITS.rows):
+            cells = {f"{dataset}-{size}-{method}" for size in ("1.25k", "5k", "50k")}
+            assert {f"quick-{dataset}-1.25k-{method}", *cells} <= names
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda p: p.stem)
@@ -114,7 +117,25 @@ def test_each_config_loads_and_is_what_its_name_says(path):
     dataset, size, method = path.stem.removeprefix("quick-").rsplit("-", 2)
     assert (config.dataset, config.method) == (dataset, method)
     assert config.train_size == float(size[:-1]) * 1000
-    assert config.rounds == (600 if quick else 2000)
-    assert (config.clients, config.clients_per_round, config.alpha) == (100, 10, 0.1)
-    assert path.read_text().startswith("# ")
-    assert "Time" in path.read_text()
+    assert config.rounds == (600 if quick else DIGITS.rounds)
+    assert (config.skew, config.alpha) == DIGITS.split[dataset]
+    assert config.clients_per_round == 10
+    stated = DIGITS.settings | (DIGITS.learned if method == "partitioned" else {})
+    assert {name: getattr(config, name) for name in stated} == stated
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda p: p.stem)
+def test_each_config_says_what_to_expect_of_it(path):
+    header = path.read_text().split("\n\n")[0]
+    assert all(line.startswith("# ") for line in header.splitlines())
+    for words in ("Time (estimates)", "on\n# 2 cores", "on a GPU (a guess, not measured)"):
+        assert words in header
+    if path.stem.startswith("quick-"):
+        assert "No row of the paper." in header
+        return
+    config = make_config(load_toml(path))
+    row = DIGITS.row(config.method)
+    column = DIGITS.columns.index((config.dataset, config.train_size))
+    mean, error = row.accuracy[column]
+    assert f"Paper, federated results: {mean:.1f} +- {error:.1f} % validation accuracy" in header
+    assert f"upload {row.upload} % of FedAvg's" in header

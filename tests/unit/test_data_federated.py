@@ -4,12 +4,16 @@ import struct
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
+from fedpart.client import ClientTask, client_update
 from fedpart.config import make_config
 from fedpart.data import load_federated, to_float
 from fedpart.data.rotate import angle_bins, draw_angles, rotate
 from fedpart.errors import DataError
+from fedpart.evaluation import evaluate
+from fedpart.server import assign_chunks, sample_clients
 
 
 def write_digits(folder, n, tests=0):
@@ -86,6 +90,53 @@ def test_L10_run_seed_and_method_change_nothing(small):
     assert np.array_equal(one.angles, two.angles)
     assert np.array_equal(one.test_images, two.test_images)
     assert len(one.data_hash) == 64
+
+
+@pytest.mark.parametrize("method", ["partitioned", "fedavg"])
+@pytest.mark.parametrize("dataset", ["mnist", "rotmnist"])
+def test_subset_split_and_angles_are_the_same_for_every_seed_and_method(small, dataset, method):
+    first = load(small, dataset=dataset)
+    for seed in (1, 2):
+        data = load(small, dataset=dataset, method=method, seed=seed, rounds=3, samples=2)
+        for part in ("images", "labels", "angles", "val_images", "val_labels", "test_images"):
+            assert np.array_equal(getattr(data, part), getattr(first, part)), part
+        pairs = zip(data.client_indices, first.client_indices, strict=True)
+        assert all(np.array_equal(a, b) for a, b in pairs)
+    other = load(small, dataset=dataset, data_seed=1)
+    assert not np.array_equal(other.labels, first.labels)
+    assert not np.array_equal(other.client_indices[0], first.client_indices[0])
+
+
+def test_all_else_follows_the_seed_of_the_run():
+    """Weights, partitions, defaults, chunks, cohorts; order and noise of clients, evaluations."""
+    one, again, two = (tiny.program(clients_per_round=5, seed=seed) for seed in (0, 0, 1))
+    # The noise alone: another seed, but the weights and partitions of the first.
+    noise = dataclasses.replace(one, config=two.config)
+
+    def made(program):
+        return {
+            "weights": program.initial.tolist(),
+            "defaults": program.default.tolist(),
+            "partitions": program.layout.ids.tolist(),
+            "chunks": assign_chunks(program.config).tolist(),
+            "cohorts": [sample_clients(program.config, r) for r in range(1, 5)],
+        }
+
+    def drawn(program):
+        theta, psi = one.initial, one.hyper.initial()
+        x, y = tiny.images(9)
+        reply = client_update(program, ClientTask(1, 3, 1, theta, psi), x, y)
+        scores = evaluate(program, theta, psi, images=x, labels=y, server_round=1)
+        return {
+            "training": [delta.tolist() for delta in reply.deltas.values()],
+            "psi": reply.hyper_gradient.tolist(),
+            "evaluation": scores.loss,
+        }
+
+    assert made(one) == made(again)
+    assert drawn(one) == drawn(again)
+    for found, base in ((made(two), made(one)), (drawn(noise), drawn(one))):
+        assert [name for name in base if base[name] == found[name]] == []
 
 
 @pytest.mark.parametrize(

@@ -56,3 +56,8 @@ def test_the_blocker_blocks():
 
 def test_settings_and_records_need_no_torch():
     run({"torch", "flwr", "ray"}, "import fedpart.config, fedpart.errors, fedpart.records")
+
+
+def test_tables_and_comparisons_need_no_torch():
+    modules = "fedpart.compare, fedpart.results, fedpart.results_text, fedpart.seeds"
+    run({"torch", "flwr", "ray"}, f"import {modules}")

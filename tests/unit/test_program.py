@@ -148,7 +148,19 @@ def test_training_noise_differs_for_copies_and_evaluation_has_none():
     assert torch.equal(*test)
 
 
-def test_micro_batch_counts_copies():
-    """128 copies at once: 64 images of two copies, and at least one image of a thousand."""
-    assert tiny.program().micro_batch == 64
-    assert tiny.program(samples=1000).micro_batch == 1
+@pytest.mark.parametrize(
+    ("samples", "images", "sizes"),
+    [
+        (2, 128, [128]),
+        (2, 129, [65, 64]),
+        (10, 26, [13, 13]),
+        (10, 64, [22, 22, 20]),
+        (1000, 2, [1, 1]),
+    ],
+)
+def test_micro_batches_are_equal_parts_of_at_most_256_copies(samples, images, sizes):
+    """As few as that allows, at least one image each, and their size follows from the batch."""
+    x, y = torch.zeros(images, 1), torch.arange(images)
+    parts = list(tiny.program(samples=samples).micro_batches(x, y))
+    assert [len(a) for a, _ in parts] == sizes
+    assert torch.equal(torch.cat([b for _, b in parts]), y)

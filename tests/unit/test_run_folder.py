@@ -19,7 +19,7 @@ from fedpart import algorithm, checkpoint, machine
 from fedpart.client import client_update
 from fedpart.errors import ClientFailure, OutputError
 from fedpart.program import Program
-from fedpart.run_files import check_free, lock_run, read_lines
+from fedpart.run_files import check_free, ended_well, lock_run, read_lines
 from fedpart.run_folder import RunFolder
 from fedpart.server import ServerState, initial_state
 
@@ -130,7 +130,9 @@ def _quick(monkeypatch):
     # The real one takes most of the time, and shows in a power cut only.
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     # Drawing takes as long as the rest together; that a picture is there is all that counts here.
-    monkeypatch.setattr("fedpart.compare.draw_run", lambda f: (f / "curves.png").write_bytes(b"x"))
+    monkeypatch.setattr(
+        "fedpart.plots_curves.draw_run", lambda f: (f / "curves.png").write_bytes(b"x")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +208,9 @@ def whole(program, small_data, tmp_path_factory) -> dict[str, object]:
     """The outcome of a run without a break."""
     path = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedpart.compare.draw_run", lambda f: (f / "curves.png").write_bytes(b"x"))
+        patch.setattr(
+            "fedpart.plots_curves.draw_run", lambda f: (f / "curves.png").write_bytes(b"x")
+        )
         start(path, program, small_data)
     return outcome(path)
 
@@ -218,12 +222,6 @@ def ended(action, ends_at: int, end: type[BaseException], *args) -> tuple[bool, 
         with contextlib.suppress(end):
             action(*args)
         return disk.ended, disk.synced
-
-
-def ended_well(path: Path) -> bool:
-    """Whether run.json says so, which is written last."""
-    info = path / "run.json"
-    return info.exists() and json.loads(info.read_text())["exit"] == "ok"
 
 
 def take_up(path, program, data) -> None:

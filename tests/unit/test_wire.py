@@ -237,6 +237,7 @@ def test_decoded_tensors_share_nothing_with_the_message():
     data = encode(torch.tensor([1.0, -1.0]))
     decode(data, 2).fill_(5)
     assert torch.equal(decode(data, 2), torch.tensor([1.0, -1.0]))
+    assert torch.equal(decode(data, 2, copy=False), torch.tensor([1.0, -1.0]))
 
 
 def test_wire_bytes_count_headers_and_names(program):

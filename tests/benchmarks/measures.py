@@ -1,0 +1,193 @@
+"""The measurements; each returns what goes into the JSON."""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedpart.client import ClientTask, client_update
+from fedpart.runtime import prepare_process
+from fedpart.server import assign_chunks, initial_state, sample_clients, server_update
+from fedpart.wire import encode, reply_arrays, reply_fields, validate
+from tests.benchmarks.bare import BareLoop
+from tests.benchmarks.peer import Answer, Peer, alternate, evaluation, loop, product
+from tests.benchmarks.same import SameLoop
+from tests.benchmarks.workloads import workload
+
+Record = dict[str, object]
+ROOT = Path(__file__).parents[2]
+MEASURES: dict[str, Callable[[bool], Record]] = {}
+
+
+def measure(function: Callable[[bool], Record]) -> Callable[[bool], Record]:
+    """Put a measurement on the list under its own name."""
+    MEASURES[function.__name__.replace("_", "-")] = function
+    return function
+
+
+def spread(seconds: Sequence[float]) -> Record:
+    """Median, quartiles and number of measurements, in seconds."""
+    low, middle, high = statistics.quantiles(seconds, n=4)
+    return {"median": middle, "quartiles": [low, high], "n": len(seconds)}
+
+
+def _compare(answers: dict[str, list[Answer]], base: str) -> Record:
+    seconds = {name: [a["seconds"] for a in found] for name, found in answers.items()}
+    below = statistics.median(seconds[base])
+    record: Record = {name: spread(values) for name, values in seconds.items()}
+    return record | {
+        f"{name} / {base}": statistics.median(values) / below
+        for name, values in seconds.items()
+        if name != base
+    }
+
+
+def _machinery(answers: list[Answer]) -> float:
+    """Share of a round outside the clients' own work: messages, server step, records."""
+    return statistics.median(1 - a["clients"] / a["seconds"] for a in answers)
+
+
+def _per_pass(answers: list[Answer]) -> float:
+    return 1e6 * statistics.median(a["seconds"] / a["passes"] for a in answers)
+
+
+def _against_bare(name: str, rounds: int) -> Record:
+    peers = {"bare": Peer(loop, BareLoop, name, rounds + 1)}
+    peers |= {p: Peer(product, name, rounds + 1, {"precision": p}) for p in ("fp32", "bf16")}
+    answers = alternate(peers, rounds)
+    return _compare(answers, "bare") | {
+        "machinery share, fp32": _machinery(answers["fp32"]),
+        "machinery share, bf16": _machinery(answers["bf16"]),
+    }
+
+
+@measure
+def w1(quick: bool) -> Record:
+    """FedAvg, 50 images a client: product against the bare loop."""
+    return _against_bare("W1", 5 if quick else 41)
+
+
+@measure
+def w3(quick: bool) -> Record:
+    """Ten warped copies of every image: product against the bare loop."""
+    return _against_bare("W3", 2 if quick else 15)
+
+
+@measure
+def partitioned(quick: bool) -> Record:
+    """The paper's method at 1.25k and 5k: microseconds an image pass, beside W3's."""
+    record: Record = {}
+    rounds = 2 if quick else 15
+    for precision in ("fp32", "bf16"):
+        names = ["W3", "partitioned-1.25k", *([] if quick else ["partitioned-5k"])]
+        peers = {n: Peer(product, n, rounds + 1, {"precision": precision}) for n in names}
+        answers = alternate(peers, rounds)
+        passes = {name: _per_pass(found) for name, found in answers.items()}
+        record[precision] = {
+            "rounds": {n: spread([a["seconds"] for a in found]) for n, found in answers.items()},
+            "microseconds an image pass": passes,
+            "of W3": {n: value / passes["W3"] for n, value in passes.items() if n != "W3"},
+            "machinery share": {n: _machinery(found) for n, found in answers.items()},
+        }
+    return record
+
+
+@measure
+def same_arithmetic(quick: bool) -> Record:
+    """Product against a loop with the same micro-batches and formats and nothing around it."""
+    record: Record = {}
+    for name in ("partitioned-1.25k", "fedavg-1.25k"):
+        rounds = 3 if quick else 25
+        peers = {
+            "same loop": Peer(loop, SameLoop, name, rounds + 1),
+            "product": Peer(product, name, rounds + 1, {}),
+        }
+        record[name] = _compare(alternate(peers, rounds), "same loop")
+    return record
+
+
+@measure
+def evaluate_1000(quick: bool) -> Record:
+    """1,000 images, S = 10: product in both precisions against the bare loop."""
+    rounds = 2 if quick else 15
+    peers = {"bare": Peer(evaluation, rounds + 1, None)}
+    peers |= {p: Peer(evaluation, rounds + 1, p) for p in ("fp32", "bf16")}
+    return _compare(alternate(peers, rounds), "bare")
+
+
+def _repeated(function: Callable[[], object], times: int) -> Record:
+    function()
+    seconds = []
+    for _ in range(times):
+        started = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - started)
+    return spread(seconds)
+
+
+@measure
+def server_and_wire(quick: bool) -> Record:
+    """The server step, encoding and the gate, for a round of ten real replies."""
+    prepare_process()
+    program, data = workload("partitioned-1.25k", 1)
+    state, chunks = initial_state(program), assign_chunks(program.config)
+    replies = [
+        client_update(
+            program, ClientTask(1, i, int(chunks[i]), state.theta, state.hyper), *data.client(i)
+        )
+        for i in sample_clients(program.config, 1)
+    ]
+    encoded = [{n: encode(t) for n, t in reply_arrays(r).items()} for r in replies]
+
+    def gate() -> None:
+        for r, arrays in zip(replies, encoded, strict=True):
+            validate(program, 1, r.client_id, r.chunk, arrays, reply_fields(r))
+
+    times = 10 if quick else 50
+    return {
+        "bytes of ten replies": sum(len(b) for arrays in encoded for b in arrays.values()),
+        "encode": _repeated(
+            lambda: [encode(t) for r in replies for t in reply_arrays(r).values()], times
+        ),
+        "validate": _repeated(gate, times),
+        "server step": _repeated(lambda: server_update(program, state, replies), times),
+    }
+
+
+@measure
+def start_up(quick: bool) -> Record:
+    """``sim.py --help``, and from the command to the end of the first round (of one)."""
+    import tempfile
+
+    def command(*words: str) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        subprocess.run(
+            [sys.executable, str(ROOT / "sim.py"), *words],
+            capture_output=True,
+            check=True,
+            env=environment,
+        )
+
+    def first_round() -> None:
+        with tempfile.TemporaryDirectory() as scratch:
+            command(
+                "--rounds",
+                "1",
+                "--eval-size",
+                "1",
+                "--out",
+                f"{scratch}/run",
+                "--method",
+                "fedavg",
+                "--backend",
+                "inline",
+            )
+
+    times = 3 if quick else 9
+    return {
+        "help": _repeated(lambda: command("--help"), times),
+        "a run of one round": _repeated(first_round, times),
+    }

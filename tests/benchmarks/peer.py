@@ -1,0 +1,131 @@
+"""Each contestant in a process of its own: it does a round when told to, and says how long it took.
+
+So contestants alternate round by round in one run, and none shares memory settings or caches with
+another: the bare loop keeps PyTorch's own.
+"""
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+
+from fedpart.client import ClientReply
+from fedpart.evaluation import evaluate
+from fedpart.program import Program
+from fedpart.run_folder import RunFolder
+from fedpart.runtime import prepare_process
+from fedpart.server import ServerState, initial_state
+from tests.benchmarks.bare import BareLoop
+from tests.benchmarks.same import SameLoop
+from tests.benchmarks.workloads import image_passes, workload
+
+Answer = dict[str, float]
+
+
+class _Stepping:
+    """A run folder that waits for word after each round."""
+
+    def __init__(self, program: Program, folder: RunFolder, connection: Connection) -> None:
+        self.program, self.folder, self.connection = program, folder, connection
+        self.mark = time.perf_counter()
+
+    def after_round(self, state: ServerState, replies: list[ClientReply], *rest: object) -> None:
+        self.folder.after_round(state, replies, *rest)  # type: ignore[arg-type]
+        seconds = time.perf_counter() - self.mark
+        sizes = {r.client_id: r.num_examples for r in replies}
+        chunks = {r.client_id: r.chunk for r in replies}
+        answer = {
+            "seconds": seconds,
+            "clients": sum(r.seconds for r in replies),
+            "passes": float(image_passes(self.program.config, sizes, chunks)),
+        }
+        self.connection.send(answer)
+        self.connection.recv()
+        self.mark = time.perf_counter()
+
+
+def product(connection: Connection, name: str, rounds: int, changes: dict[str, object]) -> None:
+    """The whole product: Strategy, messages, ClientApp, server step, run folder."""
+    from clients.grid import inline_grid
+    from strategies.app import run
+
+    prepare_process()
+    # One more than anybody asks for, since the last round ends with an evaluation.
+    program, data = workload(name, rounds + 1, **changes)
+    with tempfile.TemporaryDirectory() as scratch:
+        state = initial_state(program)
+        folder = RunFolder(Path(scratch) / "run", program, data, lambda *_: None)
+        folder.create(state, ["benchmark"])
+        connection.recv()
+        run(program, state, _Stepping(program, folder, connection), inline_grid(program, data))
+
+
+def loop(
+    connection: Connection, kind: type[BareLoop] | type[SameLoop], name: str, rounds: int
+) -> None:
+    """A loop that is called with the number of the round."""
+    if kind is SameLoop:
+        prepare_process()
+    torch.set_num_threads(1)
+    rounds_of = kind(*workload(name, rounds))
+    for server_round in range(1, rounds + 1):
+        connection.recv()
+        started = time.perf_counter()
+        rounds_of(server_round)
+        connection.send({"seconds": time.perf_counter() - started})
+
+
+def evaluation(connection: Connection, rounds: int, precision: str | None) -> None:
+    """Evaluations of 1,000 images, S = 10: the product's in a precision, or the bare one's."""
+    torch.set_num_threads(1)
+    program, data = workload("W3", 1, **({"precision": precision} if precision else {}))
+    if precision:
+        prepare_process()
+    bare, state = BareLoop(program, data), initial_state(program)
+    for _ in range(rounds):
+        connection.recv()
+        started = time.perf_counter()
+        if precision:
+            evaluate(program, state.theta, state.hyper, data.val_images, data.val_labels, 0)
+        else:
+            bare.evaluate()
+        connection.send({"seconds": time.perf_counter() - started})
+
+
+class Peer:
+    """A contestant's process."""
+
+    def __init__(self, target: Callable[..., None], *args: object) -> None:
+        """Start ``target(connection, *args)``."""
+        context = multiprocessing.get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=target, args=(other, *args), daemon=True)
+        self._process.start()
+
+    def round(self) -> Answer:
+        """Let it do one round."""
+        self._pipe.send("go")
+        answer: Answer = self._pipe.recv()
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.join()
+
+
+def alternate(peers: dict[str, Peer], rounds: int) -> dict[str, list[Answer]]:
+    """Rounds of all peers in turn; the first of each warms up and is left out."""
+    answers: dict[str, list[Answer]] = {name: [] for name in peers}
+    try:
+        for _ in range(rounds + 1):
+            for name, peer in peers.items():
+                answers[name].append(peer.round())
+    finally:
+        for peer in peers.values():
+            peer.close()
+    return {name: found[1:] for name, found in answers.items()}

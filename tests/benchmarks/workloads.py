@@ -1,0 +1,66 @@
+"""What is measured: the workloads, and the data they run on."""
+
+import numpy as np
+
+from fedpart.config import Config, make_config
+from fedpart.data import FederatedData, load_federated
+from fedpart.program import Program, build_program
+
+# W1: plain FedAvg. W3: one partition, each image as ten warped copies, the paper's step; both on
+# 50 images for each client. The other two are the paper's method: its smallest set with the real
+# split (the first command of the README), and the size of the next.
+SETTINGS: dict[str, dict[str, object]] = {
+    "W1": {"method": "fedavg"},
+    "W3": {"chunks": "1.0"},
+    "partitioned-1.25k": {},
+    "partitioned-5k": {},
+    "fedavg-1.25k": {"method": "fedavg"},
+}
+
+
+def synthetic(clients: int = 100, each: int = 50, held_out: int = 1000) -> FederatedData:
+    """Random grey values: ``each`` images for every client, and ``held_out`` for validation."""
+    rng = np.random.default_rng(0)
+
+    def images(n: int) -> np.ndarray:
+        return rng.integers(0, 256, (n, 1, 28, 28), dtype=np.uint8)
+
+    train, held = images(clients * each), images(held_out)
+    owned = tuple(np.arange(i * each, (i + 1) * each) for i in range(clients))
+    labels, held_labels = rng.integers(0, 10, len(train)), rng.integers(0, 10, held_out)
+    source = "random numbers"
+    return FederatedData(
+        *("mnist", 10, 1, train, labels, None, owned, held, held_labels, None, None, source)
+    )
+
+
+def workload(name: str, rounds: int, **changes: object) -> tuple[Program, FederatedData]:
+    """Program and data of a workload, 10 of 100 clients a round.
+
+    Args:
+        name: a key of ``SETTINGS``.
+        rounds: in all; the only evaluation is after the last.
+        changes: further settings.
+    """
+    shared = {"rounds": rounds, "eval-every": rounds, "eval-size": 1}
+    if name.endswith("1.25k"):
+        config = make_config({**shared, **SETTINGS[name], **changes})
+        data = load_federated(config)
+        return build_program(config, data.num_classes, data.in_channels), data
+    shared |= {"dataset": "mnist", "train-size": 5000}
+    return build_program(make_config({**shared, **SETTINGS[name], **changes}), 10, 1), synthetic()
+
+
+def image_passes(config: Config, sizes: dict[int, int], chunks: dict[int, int]) -> int:
+    """Copies of images that went forward and backward: every partition's training, and psi.
+
+    Args:
+        config: gives copies, epochs and partitions.
+        sizes: client -> images.
+        chunks: client -> chunk.
+    """
+    passes = 0
+    for client, n in sizes.items():
+        passes += n * config.local_epochs * (config.num_partitions - chunks[client])
+        passes += n if chunks[client] else 0
+    return passes * config.samples
