@@ -19,12 +19,14 @@ class Origin:
 
     Attributes:
         settings: by TOML key, those that results depend on.
+        config_hash: of these, as in summary.json.
         data: sizes and hashes.
         source: one sentence on where the data came from; equal data may come from elsewhere.
         versions: of Python and packages.
     """
 
     settings: Facts
+    config_hash: str
     data: Facts
     source: str
     versions: Facts
@@ -38,7 +40,8 @@ class Origin:
         Raises:
             OutputError: names what differs, with both values.
         """
-        if changes := _changes(self.settings, now.settings):
+        # A setting that came with a later version was, until then, what its default is.
+        if changes := _changes(_defaults() | self.settings, _defaults() | now.settings):
             raise OutputError(
                 f"{path} began with other settings: {changes}: put the old values back into its "
                 "config.toml, or start a new run"
@@ -62,7 +65,8 @@ class Origin:
 def origin_of(config: Config, data: FederatedData) -> Origin:
     """What a run with this configuration on this data begins with."""
     return Origin(
-        settings={kebab(name): value for name, value in config.result_values().items()},
+        settings=_settings(config),
+        config_hash=config.config_hash,
         data={
             "the number of training images": len(data.labels),
             "the number of clients": len(data.client_indices),
@@ -74,6 +78,14 @@ def origin_of(config: Config, data: FederatedData) -> Origin:
         source=data.source,
         versions=machine.versions(),
     )
+
+
+def _settings(config: Config) -> Facts:
+    return {kebab(name): value for name, value in config.result_values().items()}
+
+
+def _defaults() -> Facts:
+    return _settings(Config())
 
 
 def _changes(before: Facts, now: Facts) -> str:

@@ -43,13 +43,20 @@ def test_other_settings_are_refused(began, small_data, changes, words):
     assert str(caught.value) == sentence + "config.toml, or start a new run"
 
 
-def test_a_setting_that_one_version_does_not_know_is_a_difference(began):
-    """In either direction."""
-    less = replace(began, settings={k: v for k, v in began.settings.items() if k != "samples"})
-    with pytest.raises(OutputError, match="samples was 2 and is not set now"):
-        began.refuse_other(RUN, less)
-    with pytest.raises(OutputError, match="samples was not set and is 2 now"):
-        less.refuse_other(RUN, began)
+def test_a_setting_that_an_earlier_version_did_not_know_was_its_default(began, small_data):
+    """So that a resume under a later version is a warning, unless the setting is used."""
+    earlier = {k: v for k, v in began.settings.items() if k != "average"}
+    replace(began, settings=earlier).refuse_other(RUN, began)
+    now = origin_of(tiny.config(average="probs"), small_data)
+    with pytest.raises(OutputError, match="average was logits and is probs now"):
+        replace(began, settings=earlier).refuse_other(RUN, now)
+
+
+def test_a_setting_that_this_version_does_not_know_is_a_difference(began):
+    """It did something."""
+    other = replace(began, settings=began.settings | {"momentum": 0.9})
+    with pytest.raises(OutputError, match=r"momentum was 0\.9 and is not set now"):
+        other.refuse_other(RUN, began)
 
 
 def test_other_data_are_refused(began, small_data):
