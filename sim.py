@@ -1,20 +1,27 @@
 """Train federated partitioned networks over simulated clients: ``python sim.py --help``."""
 
+from fedpart.interrupts import INTERRUPTS, Terminated
+
+if __name__ == "__main__":
+    # Before the imports that take long: a signal that comes with them would leave a traceback.
+    INTERRUPTS.install()
+
 import contextlib
+import importlib
 import json
 import os
-import signal
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
+from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING
 
 from fedpart.arguments import Request, check_picture, parse_compare, parse_run, parse_table
 from fedpart.config import Config
 from fedpart.errors import ConfigError, FedpartError, OutputError
 from fedpart.progress import Progress, make_progress, table
-from fedpart.records import Summary
+from fedpart.records import EvaluationRecord, RoundRecord, Summary
 from fedpart.run_files import check_free, check_packages, choose_folder, read_config
 from fedpart.seeds import check_unfinished, new_parent, over_seeds, seed_runs
 
@@ -24,11 +31,8 @@ if TYPE_CHECKING:
     from fedpart.run_folder import RunFolder
     from fedpart.server import ServerState
 
-INTERRUPTED, TERMINATED = 130, 143
-
-
-class Terminated(BaseException):
-    """SIGTERM has come; no ``except Exception`` on the way may keep it."""
+# 130 and 143, as shells count.
+INTERRUPTED, TERMINATED = 128 + SIGINT, 128 + SIGTERM
 
 
 class Ended(BaseException):
@@ -52,29 +56,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         "split": _split,
         "table": _table,
     }
-    with _terminable():
-        try:
-            if words and words[0] in commands:
-                commands[words[0]](words[1:])
-            else:
-                _run(words)
-        except FedpartError as error:
-            sys.stderr.write(f"error: {error}\n")
-            return error.exit_code
-        except Ended as ended:
-            return ended.exit_code
-        except KeyboardInterrupt:
-            return INTERRUPTED
-        except Terminated:
-            return TERMINATED
+    try:
+        if words and words[0] in commands:
+            commands[words[0]](words[1:])
+        else:
+            _run(words)
+    except Ended as ended:
+        return ended.exit_code
+    except (Exception, KeyboardInterrupt, Terminated) as error:
+        reason, exit_code = _why(error)
+        if exit_code == 1:
+            raise
+        if exit_code not in (INTERRUPTED, TERMINATED):
+            sys.stderr.write(f"error: {reason}\n")
+        return exit_code
     return 0
+
+
+def _why(error: BaseException) -> tuple[str, int]:
+    """Why a command ended: a few words, and the exit code; 1 for a mistake of this program."""
+    # Whatever has become of a signal on its way, an import that failed by it for one.
+    if isinstance(error, KeyboardInterrupt) or INTERRUPTS.seen is SIGINT:
+        return "interrupted", INTERRUPTED
+    if isinstance(error, Terminated) or INTERRUPTS.seen is SIGTERM:
+        return "terminated", TERMINATED
+    if isinstance(error, FedpartError):
+        return str(error), error.exit_code
+    return f"{type(error).__name__}: {error}", 1
 
 
 def _run(argv: list[str]) -> None:
     request = parse_run(argv)
     if request.resume is not None and not request.dry_run:
         config = read_config(request.resume).model_copy(update={"out": str(request.resume)})
-        with contextlib.closing(make_progress(config.json_summary)) as progress:
+        with _progress(config) as progress:
             if config.seeds > 1:
                 _several_seeds(config, argv, progress, resume=True)
             else:
@@ -85,7 +100,7 @@ def _run(argv: list[str]) -> None:
         _dry_run(request, config)
         return
     config = config.model_copy(update={"out": str(choose_folder(config))})
-    with contextlib.closing(make_progress(config.json_summary)) as progress:
+    with _progress(config) as progress:
         if config.seeds > 1:
             _several_seeds(config, argv, progress)
         else:
@@ -130,31 +145,57 @@ def _one_run(
     if not resume:
         check_free(out)
     progress.begin(config)
+    _import(config)
+    from fedpart.model_file import starting_state
     from fedpart.run_folder import RunFolder
 
-    data, program, state = _prepare(config, data)
-    folder = RunFolder(out, program, data, progress.round)
-    if resume:
-        state = folder.resume()
-    else:
-        if whole is not None and not (top / "config.toml").exists():
-            new_parent(top, whole)
-        folder.create(state, ["sim.py", *argv])
-    progress.data(data.source, folder.rounds)
-    with _ending(folder, progress, top):
-        _backend(config, program, data, state, folder)
-        summary = folder.finish()
+    def on_round(record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
+        progress.round(record, evaluation)
+        INTERRUPTS.check()
+
+    with INTERRUPTS.working():
+        data, program = _prepare(config, data)
+        state = None if resume else starting_state(program)
+        folder = RunFolder(out, program, data, on_round)
+        with _ending(folder, progress, top):
+            with INTERRUPTS.held():
+                if state is None:
+                    state = folder.resume()
+                else:
+                    if whole is not None and not (top / "config.toml").exists():
+                        new_parent(top, whole)
+                    folder.create(state, ["sim.py", *argv])
+            progress.data(data.source, folder.rounds)
+            for text in folder.warnings:
+                progress.warn(text)
+            _backend(config, program, data, state, folder)
+            with INTERRUPTS.held():
+                importlib.import_module("matplotlib.figure")
+            summary = folder.finish()
     progress.end(summary, out)
     return summary, data
 
 
-def _prepare(
-    config: Config, data: "FederatedData | None"
-) -> "tuple[FederatedData, Program, ServerState]":
+@contextlib.contextmanager
+def _progress(config: Config) -> Iterator[Progress]:
+    with contextlib.closing(make_progress(config.json_summary)) as progress:
+        INTERRUPTS.before_quit = progress.close
+        yield progress
+
+
+def _import(config: Config) -> None:
+    """Load at once what a run needs and takes seconds; no signal comes in the midst of it."""
+    names = ["fedpart.run_folder", "fedpart.plan"]
+    if config.backend != "algorithm":
+        names += ["clients.grid", "strategies.app"]
+    for name in names:
+        importlib.import_module(name)
+
+
+def _prepare(config: Config, data: "FederatedData | None") -> "tuple[FederatedData, Program]":
     """Everything that can be wrong with settings, data and model shows here, before any file."""
     check_packages(config)
     from fedpart.data import load_federated
-    from fedpart.model_file import starting_state
     from fedpart.plan import check_chunks
     from fedpart.program import build_program
     from fedpart.runtime import prepare_process
@@ -163,8 +204,7 @@ def _prepare(
     check_chunks(config)
     if data is None:
         data = load_federated(config)
-    program = build_program(config, data.num_classes, data.in_channels)
-    return data, program, starting_state(program)
+    return data, build_program(config, data.num_classes, data.in_channels)
 
 
 def _backend(
@@ -192,51 +232,33 @@ def _ending(folder: "RunFolder", progress: Progress, top: Path) -> Iterator[None
     try:
         yield
     except BaseException as error:
-        progress.close()
-        reason, code = f"{type(error).__name__}: {error}", 1
-        if isinstance(error, FedpartError):
-            reason, code = str(error), error.exit_code
-            sys.stderr.write(f"error: {error}\n")
-        elif isinstance(error, KeyboardInterrupt):
-            reason, code = "interrupted", INTERRUPTED
-        elif isinstance(error, Terminated):
-            reason, code = "terminated", TERMINATED
-        # A full disk, say: the first error is the one to show.
-        with contextlib.suppress(OutputError):
-            done = folder.close(reason, code)
-            sys.stderr.write(
-                f"stopped after round {done}; go on with: python sim.py --resume {top}\n"
-            )
+        with INTERRUPTS.ending():
+            progress.close()
+            reason, code = _why(error)
+            if code not in (1, INTERRUPTED, TERMINATED):
+                sys.stderr.write(f"error: {reason}\n")
+            # A full disk, say: the first error is the one to show.
+            with contextlib.suppress(OutputError):
+                done = folder.close(reason, code)
+                if done is not None:
+                    command = f"python sim.py --resume {shlex.quote(str(top))}"
+                    sys.stderr.write(f"stopped after round {done}; go on with: {command}\n")
         if code != 1:
             raise Ended(code) from error
         raise
 
 
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Turn SIGTERM into an exception, so that a run ends as it does on Ctrl-C."""
-
-    def raise_terminated(number: int, frame: FrameType | None) -> None:
-        raise Terminated
-
-    try:
-        before = signal.signal(signal.SIGTERM, raise_terminated)
-    except ValueError:  # not the main thread: somebody else's process
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _dry_run(request: Request, config: Config) -> None:
+    from fedpart.model_file import starting_state
     from fedpart.plan import make_plan
 
     if request.resume is not None:
         raise ConfigError("--resume and --dry-run do not go together; leave one out")
     check_free(choose_folder(config))
-    data, program, _ = _prepare(config, None)
+    _import(config)
+    with INTERRUPTS.working():
+        data, program = _prepare(config, None)
+        starting_state(program)
     plan = make_plan(config, program, data)
     text = json.dumps(plan.as_dict()) if config.json_summary else table(plan.rows())
     sys.stdout.write(text + "\n")
@@ -271,7 +293,8 @@ def _split(argv: list[str]) -> None:
 
     out = Path(config.out or f"{config.dataset}-split.png")
     check_picture(out)
-    data = load_federated(config)
+    with INTERRUPTS.working():
+        data = load_federated(config)
     draw_split(data, config, out)
     if config.json_summary:
         sys.stdout.write(json.dumps(split_json(data, config)) + "\n")
@@ -280,4 +303,5 @@ def _split(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    INTERRUPTS.exit_code = main()
+    sys.exit(INTERRUPTS.exit_code)

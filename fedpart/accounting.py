@@ -1,14 +1,22 @@
-"""One round as a record: who took part, and what travelled."""
+"""Rounds and runs as records: who took part, and what travelled."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 import numpy as np
 
 from fedpart.algorithm import Failure
 from fedpart.client import ClientReply
 from fedpart.program import Program
-from fedpart.records import ClientRecord, FailureRecord, RoundRecord
+from fedpart.records import (
+    ClientRecord,
+    EvaluationRecord,
+    FailureRecord,
+    RoundRecord,
+    Summary,
+)
 from fedpart.server import ServerState
 from fedpart.wire import model_bytes, wire_bytes
 
@@ -63,6 +71,11 @@ def round_record(
     )
 
 
+def empty_streak(rounds: Sequence[RoundRecord]) -> int:
+    """How many rounds in a row, up to the last one, were empty."""
+    return sum(1 for _ in takewhile(lambda record: record.empty, reversed(rounds)))
+
+
 def out_of_sample(program: Program, replies: Sequence[ClientReply]) -> float | None:
     """Mean log-likelihood over all images that were scored out of sample, nats; None for none."""
     if program.config.method == "augerino":
@@ -73,6 +86,56 @@ def out_of_sample(program: Program, replies: Sequence[ClientReply]) -> float | N
         return None
     values, weights = zip(*scored, strict=True)
     return float(np.average(values, weights=weights))
+
+
+def summary_record(
+    program: Program,
+    data_hash: str,
+    rounds: Sequence[RoundRecord],
+    final: Sequence[EvaluationRecord],
+    test_accuracy: float | None,
+    seconds: float,
+    peak_rss_bytes: int,
+) -> Summary:
+    """The summary of a run that has reached its last round.
+
+    Args:
+        program: shared by all.
+        data_hash: of images and split.
+        rounds: all of them.
+        final: the last evaluations, whose mean is the final accuracy.
+        test_accuracy: a fraction, or None without test images.
+        seconds: rounds and evaluations together.
+        peak_rss_bytes: peak memory.
+    """
+    config, last = program.config, rounds[-1]
+    replies = sum(c.status == "ok" for r in rounds for c in r.clients)
+    fedavg = fedavg_bytes(program) * replies
+    # An empty round takes no time to speak of; it counts only where there is no other.
+    timed = [r.seconds for r in rounds if not r.empty] or [r.seconds for r in rounds]
+    return Summary(
+        kind="federated",
+        method=config.method,
+        dataset=config.dataset,
+        train_size=config.train_size,
+        skew=config.skew,
+        alpha=config.alpha,
+        seed=config.seed,
+        config_hash=config.config_hash,
+        data_hash=data_hash,
+        rounds=config.rounds,
+        final_accuracy=statistics.fmean(e.val_accuracy for e in final),
+        final_accuracy_n=len(final),
+        test_accuracy=test_accuracy,
+        **{name: getattr(last, f"cumulative_{name}") for name in BYTES},
+        upload_fraction=last.cumulative_upload_model_bytes / fedavg if fedavg else 0.0,
+        failures=sum(len(r.failures) for r in rounds),
+        empty_rounds=sum(r.empty for r in rounds),
+        hyper_readable=last.hyper_readable,
+        seconds=seconds,
+        seconds_per_round=statistics.median(timed),
+        peak_rss_bytes=peak_rss_bytes,
+    )
 
 
 def _client(program: Program, reply: ClientReply, up_wire: int, down_wire: int) -> ClientRecord:

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from fedpart.client import ClientReply, ClientTask, client_update
 from fedpart.data import FederatedData
-from fedpart.errors import ClientFailure, cause
+from fedpart.errors import cause
 from fedpart.program import Program
 from fedpart.server import ServerState, assign_chunks, sample_clients, server_update
-from fedpart.wire import wire_bytes
+from fedpart.wire import RefusedReply, through_gate, wire_bytes
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Observer(Protocol):
         wire: Mapping[int, tuple[int, int]],
         seconds: float,
     ) -> None:
-        """Called once a round, with the state after it.
+        """Called once a round, with the state after it; ends the run by raising.
 
         Args:
             state: ``state.server_round`` is the round that ended.
-            replies: those that counted, in client order.
-            failures: those that did not.
-            wire: client id -> encoded bytes (upload, download).
+            replies: those that counted, in client order; none in an empty round.
+            failures: those that did not, in client order.
+            wire: client id -> encoded bytes (upload, download) of everyone who was asked.
             seconds: the round's duration, observers apart.
         """
         ...
@@ -57,6 +57,9 @@ def run(
 ) -> ServerState:
     """Federated partitioned training, from ``state`` to the last round.
 
+    A client that raises, or whose reply the gate refuses, is a failure of its own: the round goes
+    on with the others, and a round without any reply changes nothing but its number.
+
     Args:
         program: network, partitions, psi, settings.
         data: each client's images.
@@ -64,8 +67,6 @@ def run(
         observer: told of every round.
     Returns:
         the state after ``config.rounds`` rounds.
-    Raises:
-        ClientFailure: a client raised; names client, round and the last line.
     Source: Appendix H.
     """
     config = program.config
@@ -73,19 +74,19 @@ def run(
     while state.server_round < config.rounds:
         started = time.perf_counter()
         server_round = state.server_round + 1
-        replies = []
+        replies, failures, wire = [], [], {}
         for client_id in sample_clients(config, server_round):
-            task = ClientTask(
-                server_round, client_id, int(chunks[client_id]), state.theta, state.hyper
-            )
+            chunk = int(chunks[client_id])
+            task = ClientTask(server_round, client_id, chunk, state.theta, state.hyper)
+            wire[client_id] = wire_bytes(program, chunk)
             try:
-                replies.append(client_update(program, task, *data.client(client_id)))
-            except Exception as error:
-                raise ClientFailure(
-                    f"client {client_id} failed in round {server_round}: "
-                    f"{cause(traceback.format_exc())}"
-                ) from error
+                reply = client_update(program, task, *data.client(client_id))
+                replies.append(through_gate(program, task, reply))
+            except RefusedReply as refused:
+                failures.append(Failure(client_id, chunk, refused.verdict))
+            except Exception:
+                failures.append(Failure(client_id, chunk, cause(traceback.format_exc())))
+                wire[client_id] = 0, wire[client_id][1]
         state = server_update(program, state, replies)
-        wire = {r.client_id: wire_bytes(program, r.chunk) for r in replies}
-        observer.after_round(state, replies, [], wire, time.perf_counter() - started)
+        observer.after_round(state, replies, failures, wire, time.perf_counter() - started)
     return state

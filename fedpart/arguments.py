@@ -24,7 +24,7 @@ _EPILOG = """other commands:
   sim.py table DIR [DIR ...] [--latex]   mean and standard error over seeds beside the paper's
   sim.py split --dataset rotmnist --out split.png   who holds what
 
-exit codes: 0 done, 2 unusable setting, 3 unusable data, 4 run folder, 5 client failed,
+exit codes: 0 done, 2 unusable setting, 3 unusable data, 4 run folder, 5 clients failed,
 130 interrupted, 143 terminated
 """
 

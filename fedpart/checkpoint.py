@@ -1,8 +1,11 @@
 """One file that holds all a bit-identical resume needs, written so that it is whole or absent."""
 
+import contextlib
+import errno
 import hashlib
 import io
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -12,25 +15,60 @@ import torch
 from fedpart.errors import OutputError
 from fedpart.server import ServerState
 
-_MAGIC = b"fedpart-checkpoint-1\n"
+_MAGIC = b"fedpart-checkpoint-2\n"
 
 
-def write_atomic(path: Path, content: bytes) -> None:
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Explain what the system says about ``path``.
+
+    Raises:
+        OutputError: the disk is full or the place cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def sync(path: Path) -> None:
+    """Force a file, or the names in a folder, from the system's memory onto the disk.
+
+    Raises:
+        OSError: the disk is full or broken.
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        # Some network file systems cannot sync a folder, and say so.
+        if not (error.errno == errno.EINVAL and path.is_dir()):
+            raise
+    finally:
+        os.close(handle)
+
+
+def write_atomic(path: Path, *parts: bytes | memoryview) -> None:
     """Write under a temporary name, sync, rename: readers see the old file or the new one.
 
     Raises:
         OutputError: the disk is full or the place cannot be written.
     """
     temporary = path.with_name(path.name + ".tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+    with writing(path):
+        try:
+            with temporary.open("wb") as file:
+                for part in parts:
+                    file.write(part)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+        # The new name is on the disk only when its folder is.
+        sync(path.parent)
 
 
 def save(path: Path, state: ServerState, extra: dict[str, Any]) -> None:
@@ -41,8 +79,8 @@ def save(path: Path, state: ServerState, extra: dict[str, Any]) -> None:
     """
     buffer = io.BytesIO()
     torch.save({"state": asdict(state), "extra": extra}, buffer)
-    body = buffer.getvalue()
-    write_atomic(path, _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    body = buffer.getbuffer()
+    write_atomic(path, _MAGIC, hashlib.sha256(body).hexdigest().encode(), b"\n", body)
 
 
 def load(path: Path) -> tuple[ServerState, dict[str, Any]]:

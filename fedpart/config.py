@@ -21,7 +21,7 @@ MAX_CHUNKS = 255
 # Where a run is written and how it is watched: two runs that differ only here give equal numbers.
 _NOT_RESULTS = frozenset(
     {"out", "name", "backend", "json_summary", "logger", "checkpoint_every"}
-    | {"data_dir", "round_timeout", "seeds"}
+    | {"data_dir", "round_timeout", "max_empty_rounds", "seeds"}
 )
 _LIMITS = {
     "greater_than": ("gt", "above"),
@@ -141,6 +141,9 @@ class Config(BaseModel):
     )
     device: Literal["cpu"] = Field("cpu", description="where clients compute")
     round_timeout: float = Field(3600.0, gt=0, description="deadline of a round in seconds")
+    max_empty_rounds: int = Field(
+        3, ge=1, description="the run ends after so many rounds in a row in which no reply counted"
+    )
     out: str | None = Field(None, description="the run folder, new or empty; default runs/<name>")
     name: str | None = Field(
         None, description="name of the run; default <dataset>-<method>-<train-size>-seed<seed>"
@@ -170,11 +173,15 @@ class Config(BaseModel):
         """Fields that results depend on, in order."""
         return [name for name in cls.model_fields if name not in _NOT_RESULTS]
 
+    def result_values(self) -> dict[str, Any]:
+        """Field name -> JSON value, of the fields that results depend on."""
+        return self.model_dump(mode="json", include=set(self.result_fields()))
+
     @property
     def config_hash(self) -> str:
-        """sha256 over the fields that results depend on, hex."""
-        values = self.model_dump(mode="json", exclude=set(_NOT_RESULTS))
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+        """sha256 over ``result_values``, hex."""
+        text = json.dumps(self.result_values(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def to_toml(self) -> str:
         """Every value resolved, one a line, as ``load_toml`` reads it; unset ones as comments."""

@@ -1,15 +1,20 @@
 """Evaluation of the full network, or of a subnetwork, on held-out images."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedpart.data import to_float
+from fedpart.data import FederatedData, to_float
 from fedpart.layout import subnetwork
 from fedpart.program import MICRO_BATCH, Program, global_seed, log_likelihood
+from fedpart.records import EvaluationRecord, SubnetworkRecord
+from fedpart.server import ServerState
 from fedpart.streams import torch_rng
+
+SUBNETWORK_IMAGES = 1000
 
 
 @dataclass(frozen=True)
@@ -67,3 +72,48 @@ def evaluate(
             loss -= float(likelihood.double().sum())
     hits = np.concatenate(correct)
     return Evaluation(float(hits.mean()), loss / len(labels), len(labels), hits)
+
+
+def evaluation_record(
+    program: Program, data: FederatedData, state: ServerState, size: int, l_ml: float | None
+) -> EvaluationRecord:
+    """The record of one evaluation: the full network, and every subnetwork on fewer images.
+
+    Args:
+        program: shared by all.
+        data: with validation images.
+        state: after the round that is evaluated.
+        size: how many validation images, the first ones.
+        l_ml: what the round's clients measured out of sample, nats an example.
+    """
+    images, labels = data.val_images, data.val_labels
+    full = evaluate(
+        *(program, state.theta, state.hyper),
+        images=images[:size],
+        labels=labels[:size],
+        server_round=state.server_round,
+    )
+    few = min(SUBNETWORK_IMAGES, size)
+    accuracies = [
+        evaluate(
+            *(program, state.theta, state.hyper),
+            images=images[:few],
+            labels=labels[:few],
+            server_round=state.server_round,
+            k=k,
+        ).accuracy
+        for k in range(1, program.layout.num_partitions)
+    ]
+    # The last subnetwork is the full network, which has just been evaluated.
+    accuracies.append(float(full.correct[:few].mean()))
+    return EvaluationRecord(
+        round=state.server_round,
+        num_images=size,
+        val_accuracy=full.accuracy,
+        val_loss=full.loss if math.isfinite(full.loss) else None,
+        subnetworks=[
+            SubnetworkRecord(k=k, accuracy=accuracy, num_images=few)
+            for k, accuracy in enumerate(accuracies, 1)
+        ],
+        l_ml=l_ml,
+    )

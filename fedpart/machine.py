@@ -43,7 +43,11 @@ def commit() -> str | None:
 
     def git(*args: str) -> str:
         command = ["git", "-C", str(here), *args]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        # In a session of its own, where a Ctrl-C that is meant for us does not reach it.
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, start_new_session=True
+        )
+        return done.stdout.strip()
 
     try:
         # An installed copy may lie inside somebody else's repository.

@@ -11,6 +11,8 @@ from fedpart.config import Config
 from fedpart.records import EvaluationRecord, RoundRecord, Summary
 
 Rows = Sequence[tuple[str, str]]
+# Failures of one round that are shown; all are in rounds.jsonl.
+SHOWN_FAILURES = 3
 
 
 class Progress(Protocol):
@@ -22,6 +24,10 @@ class Progress(Protocol):
 
     def data(self, source: str, behind: Sequence[RoundRecord]) -> None:
         """Data and model are ready; some rounds are ``behind`` where a run is resumed."""
+        ...
+
+    def warn(self, text: str) -> None:
+        """Something that the user should know, and that stops nothing."""
         ...
 
     def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
@@ -55,6 +61,17 @@ class UploadShare:
         if record.upload_fraction:
             self._fedavg += record.upload_model_bytes / record.upload_fraction
         return record.cumulative_upload_model_bytes / self._fedavg if self._fedavg else 0.0
+
+
+def failure_lines(record: RoundRecord) -> list[str]:
+    """Who failed in a round and why, the first few; and whether anybody did not."""
+    start = f"round {record.round}: "
+    lines = [f"{start}client {f.client_id}: {f.reason}" for f in record.failures[:SHOWN_FAILURES]]
+    if more := len(record.failures) - len(lines):
+        lines.append(f"{start}{more:,} more failed, see rounds.jsonl")
+    if record.empty:
+        lines.append(f"{start}empty, no reply counted; weights and hyperparameters are unchanged")
+    return lines
 
 
 def describe(record: RoundRecord, share: float) -> list[str]:
@@ -93,7 +110,8 @@ def summary_rows(summary: Summary, out: Path) -> list[tuple[str, str]]:
     if (dropout := mean_dropout(summary.hyper_readable)) is not None:
         rows.append(("dropout", f"{dropout:.3f} (mean of the layers)"))
     if summary.failures:
-        rows.append(("failed replies", f"{summary.failures:,}"))
+        empty = f", {summary.empty_rounds:,} rounds were empty" if summary.empty_rounds else ""
+        rows.append(("failed replies", f"{summary.failures:,}{empty}"))
     seconds = f"{summary.seconds:,.0f} s ({summary.seconds_per_round:.2f} s a round)"
     rows += [
         ("time", seconds),
@@ -153,10 +171,14 @@ class PlainProgress:
         if behind:
             _say(f"resuming after round {len(behind):,}")
 
+    def warn(self, text: str) -> None:
+        """See ``Progress``."""
+        _say(f"warning: {text}")
+
     def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
         """See ``Progress``."""
-        for failure in record.failures:
-            _say(f"round {record.round}: client {failure.client_id}: {failure.reason}")
+        for line in failure_lines(record):
+            _say(line)
         share = self._share.add(record)
         if evaluation is None:
             return
@@ -225,11 +247,14 @@ class LiveProgress:
         self._share = UploadShare(behind)
         self._bar.reset(self._task, completed=len(behind), description="")
 
+    def warn(self, text: str) -> None:
+        """See ``Progress``."""
+        self._console.print(f"warning: {text}", style="yellow", soft_wrap=True, markup=False)
+
     def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
         """See ``Progress``."""
-        for failure in record.failures:
-            words = f"round {record.round}: client {failure.client_id}: {failure.reason}"
-            self._console.print(words, style="red", soft_wrap=True, markup=False)
+        for line in failure_lines(record):
+            self._console.print(line, style="red", soft_wrap=True, markup=False)
         if evaluation is not None:
             self._accuracy = f"acc {100 * evaluation.val_accuracy:.1f} %"
         state = describe(record, self._share.add(record))
@@ -261,7 +286,7 @@ class LiveProgress:
 
 
 class JsonProgress:
-    """Nothing but the summaries, as JSON."""
+    """Nothing but the summaries, as JSON; what went wrong goes to the error output."""
 
     def begin(self, config: Config) -> None:
         """See ``Progress``."""
@@ -269,8 +294,14 @@ class JsonProgress:
     def data(self, source: str, behind: Sequence[RoundRecord]) -> None:
         """See ``Progress``."""
 
+    def warn(self, text: str) -> None:
+        """See ``Progress``."""
+        sys.stderr.write(f"warning: {text}\n")
+
     def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
         """See ``Progress``."""
+        for line in failure_lines(record):
+            sys.stderr.write(line + "\n")
 
     def end(self, summary: Summary, out: Path) -> None:
         """One JSON object a line, in the order of the seeds."""

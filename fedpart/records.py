@@ -62,6 +62,11 @@ class RoundRecord(Record):
     seconds: float = Field(ge=0)
     failures: list[FailureRecord]
 
+    @property
+    def empty(self) -> bool:
+        """Whether no reply counted, so that weights and psi stayed as they were."""
+        return self.upload_fraction is None
+
 
 class SubnetworkRecord(Record):
     """Accuracy of one subnetwork, on at most 1,000 validation images."""
@@ -106,9 +111,10 @@ class Summary(Record):
     download_wire_bytes: int = Field(ge=0)
     upload_fraction: float = Field(ge=0, description="of what FedAvg would have uploaded")
     failures: int = Field(ge=0, description="replies that did not count, over all rounds")
+    empty_rounds: int = Field(0, ge=0, description="rounds in which no reply counted")
     hyper_readable: dict[str, float]
     seconds: float = Field(ge=0, description="rounds and evaluations, over all resumes")
-    seconds_per_round: float = Field(ge=0, description="median, evaluations apart")
+    seconds_per_round: float = Field(ge=0, description="median, evaluations and empty rounds apart")
     peak_rss_bytes: int = Field(ge=0, description="peak memory over the process tree")
 
 

@@ -1,30 +1,37 @@
 """A run's folder: settings, records, checkpoints, pictures; and the evaluations they hold."""
 
-import math
-import statistics
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from fedpart import checkpoint, machine
-from fedpart.accounting import BYTES, fedavg_bytes, out_of_sample, round_record
+from fedpart.accounting import (
+    BYTES,
+    empty_streak,
+    out_of_sample,
+    round_record,
+    summary_record,
+)
 from fedpart.algorithm import Failure
-from fedpart.checkpoint import write_atomic
+from fedpart.checkpoint import write_atomic, writing
 from fedpart.client import ClientReply
 from fedpart.data import FederatedData
-from fedpart.errors import OutputError
-from fedpart.evaluation import evaluate
-from fedpart.model_file import write_model
+from fedpart.errors import ClientFailure, OutputError
+from fedpart.evaluation import evaluate, evaluation_record
+from fedpart.model_file import starting_state, write_model
+from fedpart.origin import Origin, origin_of
 from fedpart.program import Program
-from fedpart.records import EvaluationRecord, RoundRecord, RunInfo, SubnetworkRecord, Summary
-from fedpart.run_files import new_folder, read_lines
+from fedpart.records import EvaluationRecord, RoundRecord, RunInfo, Summary
+from fedpart.run_files import ended_well, lock_run, new_folder, read_lines
 from fedpart.server import ServerState
 
-SUBNETWORK_IMAGES = 1000
 FINAL_EVALUATIONS = 10
 
 OnRound = Callable[[RoundRecord, EvaluationRecord | None], None]
@@ -42,6 +49,7 @@ class RunFolder:
         path: the folder.
         rounds: every round so far.
         evaluations: every evaluation so far.
+        warnings: what a resume has found and the user should know, one sentence each.
     """
 
     def __init__(
@@ -52,6 +60,7 @@ class RunFolder:
         self.config = program.config
         self.rounds: list[RoundRecord] = []
         self.evaluations: list[EvaluationRecord] = []
+        self.warnings: list[str] = []
         self._seconds = 0.0
         self._peak_rss = 0
         self._clock = time.perf_counter()
@@ -60,9 +69,12 @@ class RunFolder:
         # The last state whose round is wholly recorded, and the round of checkpoint.pt.
         self._state: ServerState | None = None
         self._saved = -1
+        self._lock: int | None = None
 
     def create(self, state: ServerState, command: Sequence[str]) -> None:
         """Make the folder and start the records of a new run.
+
+        From the moment that config.toml is there, ``resume`` can take the folder up.
 
         Args:
             state: before round 1; written at once, so that a run can be resumed from its start.
@@ -72,6 +84,10 @@ class RunFolder:
         """
         new_folder(self.path)
         write_atomic(self.path / "config.toml", self.config.to_toml().encode())
+        self._lock = lock_run(self.path)
+        self._begin(state, command)
+
+    def _begin(self, state: ServerState, command: Sequence[str]) -> None:
         self._info = RunInfo(
             name=self.config.run_name,
             command=list(command),
@@ -91,55 +107,41 @@ class RunFolder:
         for name in ("rounds", "evaluations"):
             write_atomic(self.path / f"{name}.jsonl", b"")
         self._state = state
+        # Last: where there is a checkpoint, all else is there too.
         self._save()
         self._open_events(0)
 
     def resume(self) -> ServerState:
         """Take an interrupted run up: records are cut back to the last checkpoint.
 
+        A run that was killed before its first checkpoint starts from its beginning.
+
         Returns:
-            the state to go on from.
+            the state to go on from; ``warnings`` holds what the user should know.
         Raises:
-            OutputError: no checkpoint, damaged records, a finished run, or other data or settings
-                than the run began with; nothing has been changed then.
+            OutputError: no checkpoint, damaged records, a finished run, one that another process
+                works on, or other data or settings than the run began with; nothing has been
+                changed then.
         """
+        self._lock = lock_run(self.path)
+        if self._never_saved():
+            state = starting_state(self.program)
+            self._begin(state, ["sim.py", "--resume", str(self.path)])
+            return state
         state, extra = checkpoint.load(self.path / "checkpoint.pt")
-        here = {"data": self.data.data_hash, "settings": self.config.config_hash}
-        for name, value in here.items():
-            if extra[name] != value:
-                raise OutputError(
-                    f"{self.path} began with other {name} (hash {extra[name][:12]}, now "
-                    f"{value[:12]}): give it the same {name}, or start a new run"
-                )
+        began = Origin(**extra["origin"])
+        began.refuse_other(self.path, self._origin)
+        self.warnings = began.warnings(self._origin)
         done = state.server_round
-        if done >= self.config.rounds and (self.path / "summary.json").exists():
+        info = self._read_records(done)
+        if ended_well(self.path):
             raise OutputError(
                 f"{self.path} is finished, all {done} rounds of it: see its summary.json, or start "
                 "a new run with more rounds"
             )
-        try:
-            rounds, evaluations = (
-                [
-                    model(**line)
-                    for line in read_lines(self.path / f"{name}.jsonl")
-                    if line["round"] <= done
-                ]
-                for name, model in (("rounds", RoundRecord), ("evaluations", EvaluationRecord))
-            )
-            info = RunInfo.model_validate_json((self.path / "run.json").read_bytes())
-        except (OSError, ValidationError, KeyError, TypeError):
-            raise OutputError(f"records in {self.path} are damaged: start the run anew") from None
-        self.rounds = [r for r in rounds if isinstance(r, RoundRecord)]
-        self.evaluations = [e for e in evaluations if isinstance(e, EvaluationRecord)]
-        expected = [r for r in self.evaluated_rounds if r <= done]
-        if [r.round for r in self.rounds] != list(range(1, done + 1)) or expected != [
-            e.round for e in self.evaluations
-        ]:
-            raise OutputError(f"{self.path} lacks records up to round {done}: start the run anew")
-        self._state = state
-        if self._totals() != extra["bytes"]:
+        if self._totals(done) != extra["bytes"]:
             raise OutputError(f"{self.path}: bytes recorded are not those of the checkpoint")
-        for name, records in (("rounds", rounds), ("evaluations", evaluations)):
+        for name, records in (("rounds", self.rounds), ("evaluations", self.evaluations)):
             text = "".join(record.model_dump_json() + "\n" for record in records)
             write_atomic(self.path / f"{name}.jsonl", text.encode())
         self._seconds, self._peak_rss = extra["seconds"], extra["peak_rss_bytes"]
@@ -148,9 +150,31 @@ class RunFolder:
             update=again | {"ended": None, "exit": None, "exit_code": None}
         )
         self._write("run.json", self._info)
-        self._saved = done
+        self._state, self._saved = state, done
         self._open_events(done)
         return state
+
+    def _never_saved(self) -> bool:
+        rounds = self.path / "rounds.jsonl"
+        if (self.path / "checkpoint.pt").exists():
+            return False
+        return not rounds.exists() or rounds.stat().st_size == 0
+
+    def _read_records(self, done: int) -> RunInfo:
+        """Take in what is on record up to round ``done``; a crash may have left more."""
+        expected = [r for r in self.evaluated_rounds if r <= done]
+        try:
+            lines = read_lines(self.path / "rounds.jsonl", done)
+            self.rounds = [RoundRecord(**line) for line in lines]
+            lines = read_lines(self.path / "evaluations.jsonl", len(expected))
+            self.evaluations = [EvaluationRecord(**line) for line in lines]
+            info = RunInfo.model_validate_json((self.path / "run.json").read_bytes())
+        except (OSError, ValidationError, TypeError):
+            raise OutputError(f"records in {self.path} are damaged: start the run anew") from None
+        rounds = [r.round for r in self.rounds]
+        if rounds != list(range(1, done + 1)) or expected != [e.round for e in self.evaluations]:
+            raise OutputError(f"{self.path} lacks records up to round {done}: start the run anew")
+        return info
 
     def after_round(
         self,
@@ -160,7 +184,12 @@ class RunFolder:
         wire: Mapping[int, tuple[int, int]],
         seconds: float,
     ) -> None:
-        """See ``fedpart.algorithm.Observer``."""
+        """See ``fedpart.algorithm.Observer``.
+
+        Raises:
+            ClientFailure: this round and those before it were empty, ``max_empty_rounds`` in all;
+                they are on record, and a resume goes on after them.
+        """
         before = self.rounds[-1] if self.rounds else None
         record = round_record(self.program, state, replies, failures, wire, seconds, before)
         self.rounds.append(record)
@@ -177,6 +206,14 @@ class RunFolder:
         if state.server_round % self.config.checkpoint_every == 0:
             self._save()
         self.on_round(record, evaluation)
+        empty = empty_streak(self.rounds)
+        if empty >= self.config.max_empty_rounds:
+            last = record.failures[-1]
+            raise ClientFailure(
+                f"no reply counted in {empty} rounds in a row; in round {record.round}, client "
+                f"{last.client_id}: {last.reason}; mend the cause and resume the run, or let it "
+                "try longer with a larger max-empty-rounds"
+            )
 
     @property
     def evaluated_rounds(self) -> list[int]:
@@ -200,7 +237,17 @@ class RunFolder:
         write_model(self.path / "model.pt", self.program, state)
         self._tick()
         self._save()
-        summary = self._summary(test)
+        summary = summary_record(
+            *(
+                self.program,
+                self.data.data_hash,
+                self.rounds,
+                self.evaluations[-FINAL_EVALUATIONS:],
+            ),
+            test_accuracy=test,
+            seconds=self._seconds,
+            peak_rss_bytes=self._peak_rss,
+        )
         self._write("summary.json", summary)
         from fedpart.plots_curves import draw_run
 
@@ -217,76 +264,25 @@ class RunFolder:
         if self._events is not None:
             self._events.close()
             self._events = None
-        if self._info is None or self._state is None:
-            return None
-        if self._saved != self._state.server_round:
-            self._save()
-        update = {"ended": now(), "exit": reason, "exit_code": exit_code}
-        self._write("run.json", self._info.model_copy(update=update))
-        return self._state.server_round
+        try:
+            if self._info is None or self._state is None:
+                return None
+            if self._saved != self._state.server_round:
+                self._save()
+            update = {"ended": now(), "exit": reason, "exit_code": exit_code}
+            self._write("run.json", self._info.model_copy(update=update))
+            return self._state.server_round
+        finally:
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
 
     def _evaluate(self, state: ServerState, l_ml: float | None) -> EvaluationRecord:
         final = state.server_round in self.evaluated_rounds[-FINAL_EVALUATIONS:]
-        images, labels = self.data.val_images, self.data.val_labels
-        size = len(labels) if final else min(self.config.eval_size, len(labels))
-        full = evaluate(
-            *(self.program, state.theta, state.hyper),
-            images=images[:size],
-            labels=labels[:size],
-            server_round=state.server_round,
-        )
-        few = min(SUBNETWORK_IMAGES, size)
-        accuracies = [
-            evaluate(
-                *(self.program, state.theta, state.hyper),
-                images=images[:few],
-                labels=labels[:few],
-                server_round=state.server_round,
-                k=k,
-            ).accuracy
-            for k in range(1, self.program.layout.num_partitions)
-        ]
-        # The last subnetwork is the full network, which has just been evaluated.
-        accuracies.append(float(full.correct[:few].mean()))
-        return EvaluationRecord(
-            round=state.server_round,
-            num_images=size,
-            val_accuracy=full.accuracy,
-            val_loss=full.loss if math.isfinite(full.loss) else None,
-            subnetworks=[
-                SubnetworkRecord(k=k, accuracy=accuracy, num_images=few)
-                for k, accuracy in enumerate(accuracies, 1)
-            ],
-            l_ml=l_ml,
-        )
-
-    def _summary(self, test_accuracy: float | None) -> Summary:
-        config, last = self.config, self.rounds[-1]
-        final = [e.val_accuracy for e in self.evaluations[-FINAL_EVALUATIONS:]]
-        replies = sum(c.status == "ok" for r in self.rounds for c in r.clients)
-        fedavg = fedavg_bytes(self.program) * replies
-        return Summary(
-            kind="federated",
-            method=config.method,
-            dataset=config.dataset,
-            train_size=config.train_size,
-            skew=config.skew,
-            alpha=config.alpha,
-            seed=config.seed,
-            config_hash=config.config_hash,
-            data_hash=self.data.data_hash,
-            rounds=config.rounds,
-            final_accuracy=statistics.fmean(final),
-            final_accuracy_n=len(final),
-            test_accuracy=test_accuracy,
-            **{name: getattr(last, f"cumulative_{name}") for name in BYTES},
-            upload_fraction=last.cumulative_upload_model_bytes / fedavg if fedavg else 0.0,
-            failures=sum(len(r.failures) for r in self.rounds),
-            hyper_readable=last.hyper_readable,
-            seconds=self._seconds,
-            seconds_per_round=statistics.median(r.seconds for r in self.rounds),
-            peak_rss_bytes=self._peak_rss,
-        )
+        size = len(self.data.val_labels)
+        if not final:
+            size = min(self.config.eval_size, size)
+        return evaluation_record(self.program, self.data, state, size, l_ml)
 
     def _tick(self) -> None:
         elapsed = time.perf_counter()
@@ -295,20 +291,27 @@ class RunFolder:
 
     def _save(self) -> None:
         assert self._state is not None
+        done = self._state.server_round
         self._peak_rss = max(self._peak_rss, machine.peak_rss())
         extra = {
-            "data": self.data.data_hash,
-            "settings": self.config.config_hash,
+            "origin": asdict(self._origin),
             "seconds": self._seconds,
             "peak_rss_bytes": self._peak_rss,
-            "bytes": self._totals(),
+            "bytes": self._totals(done),
         }
+        # A checkpoint that outlives a power cut must find the records that it builds on.
+        for name in ("rounds", "evaluations"):
+            with writing(self.path / f"{name}.jsonl"):
+                checkpoint.sync(self.path / f"{name}.jsonl")
         checkpoint.save(self.path / "checkpoint.pt", self._state, extra)
-        self._saved = self._state.server_round
+        self._saved = done
 
-    def _totals(self) -> dict[str, int]:
+    @cached_property
+    def _origin(self) -> Origin:
+        return origin_of(self.config, self.data)
+
+    def _totals(self, done: int) -> dict[str, int]:
         # Of the rounds that are wholly recorded: one may be under way.
-        done = self._state.server_round if self._state else 0
         last = self.rounds[done - 1] if done else None
         return {name: getattr(last, f"cumulative_{name}", 0) for name in BYTES}
 
@@ -316,13 +319,8 @@ class RunFolder:
         write_atomic(self.path / name, (record.model_dump_json(indent=2) + "\n").encode())
 
     def _append(self, name: str, record: BaseModel) -> None:
-        try:
-            with (self.path / name).open("a", encoding="utf-8") as file:
-                file.write(record.model_dump_json() + "\n")
-        except OSError as error:
-            raise OutputError(
-                f"cannot write {self.path / name}: {error.strerror or error}"
-            ) from None
+        with writing(self.path / name), (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(record.model_dump_json() + "\n")
 
     def _open_events(self, done: int) -> None:
         if self.config.logger == "tensorboard":

@@ -16,10 +16,7 @@ from pydantic import ValidationError
 from fedpart.config import Config
 from fedpart.errors import OutputError
 from fedpart.records import Summary
-from fedpart.run_files import differences, new_folder, read_config
-
-# What a run writes before its first checkpoint: nothing that is worth keeping without one.
-_BEGINNING = frozenset({"config.toml", "run.json", "rounds.jsonl", "evaluations.jsonl"})
+from fedpart.run_files import differences, ended_well, new_folder, read_config
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ def check_unfinished(parent: Path, config: Config) -> None:
     Raises:
         OutputError: every seed has reached its last round.
     """
-    if all((run / "summary.json").is_file() for run in _folders(parent, config).values()):
+    if all(ended_well(run) for run in _folders(parent, config).values()):
         raise OutputError(
             f"{parent} is finished, all {config.seeds} seeds of it: see their summary.json, or "
             "start a new run with more seeds"
@@ -78,19 +75,18 @@ def seed_runs(parent: Path, config: Config) -> Iterator[SeedRun]:
         parent: may hold folders of finished, interrupted or not yet begun seeds.
         config: of all seeds.
     Raises:
-        OutputError: a folder that began with other settings, or holds what is no run.
+        OutputError: a folder that began with other settings, or whose summary is damaged.
     """
     for seed, folder in _folders(parent, config).items():
         one = config.model_copy(update={"seed": seed, "seeds": 1, "out": str(folder)})
-        if (folder / "config.toml").is_file():
-            _check_settings(parent, folder, one)
-        if (folder / "summary.json").is_file():
-            yield SeedRun(one, "finished", _summary(folder))
-        elif (folder / "checkpoint.pt").is_file():
-            yield SeedRun(one, "begun")
-        else:
-            _clear(folder)
+        if not (folder / "config.toml").is_file():
             yield SeedRun(one, "new")
+            continue
+        _check_settings(parent, folder, one)
+        if ended_well(folder):
+            yield SeedRun(one, "finished", _summary(folder))
+        else:
+            yield SeedRun(one, "begun")
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
@@ -132,19 +128,3 @@ def _summary(folder: Path) -> Summary:
         return Summary.model_validate_json((folder / "summary.json").read_bytes())
     except (OSError, ValidationError):
         raise OutputError(f"{folder / 'summary.json'} is damaged: start the seed anew") from None
-
-
-def _clear(folder: Path) -> None:
-    """Take away what a run that was killed at its very start has left."""
-    try:
-        left = sorted(folder.iterdir()) if folder.exists() else []
-        names = {path.name.removesuffix(".tmp") for path in left} - {".writable", "checkpoint.pt"}
-        rounds = folder / "rounds.jsonl"
-        if names - _BEGINNING or (rounds.exists() and rounds.stat().st_size):
-            raise OutputError(
-                f"{folder} has no checkpoint.pt to go on from, but is not empty: move it away"
-            )
-        for path in left:
-            path.unlink()
-    except OSError as error:
-        raise OutputError(f"cannot use {folder}: {error.strerror or error}") from None

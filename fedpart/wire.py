@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpart.client import ClientReply
+from fedpart.client import ClientReply, ClientTask
 from fedpart.errors import FedpartError
 from fedpart.program import Program
 
@@ -29,12 +29,20 @@ _DESCR = "<f4"
 
 
 class RefusedReply(FedpartError):
-    """A reply that the gate does not let through; names client, tensor and reason."""
+    """A reply that the gate does not let through; names client, tensor and reason.
+
+    Attributes:
+        client_id: who was asked.
+        tensor: the array or number that is wrong.
+        reason: what is wrong with it.
+        verdict: the last two in a few words, for the record of the round.
+    """
 
     def __init__(self, client_id: int, tensor: str, reason: str) -> None:
         """Keep the parts; the message joins them."""
         super().__init__(f"reply of client {client_id} refused: {tensor} {reason}")
         self.client_id, self.tensor, self.reason = client_id, tensor, reason
+        self.verdict = f"refused: {tensor} {reason}"
 
 
 def _header(length: int) -> bytes:
@@ -230,4 +238,18 @@ def validate(
         train_loss=real["train-loss"],
         log_likelihood=real["log-likelihood"] if "hyper" in lengths else None,
         seconds=real["seconds"],
+    )
+
+
+def through_gate(program: Program, task: ClientTask, reply: ClientReply) -> ClientReply:
+    """A reply as it arrives where there are no messages: encoded, judged, decoded.
+
+    Raises:
+        RefusedReply: see ``validate``.
+    """
+    arrays = {name: encode(values) for name, values in reply_arrays(reply).items()}
+    return validate(
+        *(program, task.server_round, task.client_id, task.chunk),
+        arrays=arrays,
+        fields=reply_fields(reply),
     )

@@ -31,9 +31,7 @@ logger = logging.getLogger("flwr.fedpart")
 app = ServerApp()
 
 
-def run(
-    program: Program, state: ServerState, observer: Observer, grid: Grid, fail_fast: bool = True
-) -> ServerState:
+def run(program: Program, state: ServerState, observer: Observer, grid: Grid) -> ServerState:
     """Train over ``grid``, from ``state`` to the last round.
 
     Args:
@@ -41,7 +39,6 @@ def run(
         state: before the next round.
         observer: told of every round.
         grid: where the clients are.
-        fail_fast: a client that raises ends the run.
 
     Returns:
         the state after ``config.rounds`` rounds.
@@ -49,7 +46,7 @@ def run(
     Raises:
         ClientFailure: see ``PartitionedStrategy.start``.
     """
-    strategy = PartitionedStrategy(program, state, observer, fail_fast)
+    strategy = PartitionedStrategy(program, state, observer)
     strategy.start(grid)
     return strategy.state
 

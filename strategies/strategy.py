@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedpart.algorithm import Failure, Observer
 from fedpart.client import ClientReply
-from fedpart.errors import ClientFailure, cause
+from fedpart.errors import cause
 from fedpart.program import Program
 from fedpart.server import ServerState, assign_chunks, sample_clients, server_update
 from fedpart.wire import FORMAT, RefusedReply, encode, validate
@@ -52,7 +52,6 @@ class PartitionedStrategy(Strategy):
         program: Program,
         state: ServerState,
         observer: Observer,
-        fail_fast: bool = False,
         join_timeout: float = 120.0,
     ) -> None:
         """Go on from ``state`` and tell ``observer`` of every round.
@@ -61,12 +60,10 @@ class PartitionedStrategy(Strategy):
             program: shared by all.
             state: before the next round.
             observer: records, evaluates, shows.
-            fail_fast: a client that raises ends the run (in a simulation it is a bug), instead of
-                counting as one client's failure (a device may be ill).
             join_timeout: seconds to wait for clients before the first round.
         """
         self.program, self.state, self.observer = program, state, observer
-        self.fail_fast, self.join_timeout = fail_fast, join_timeout
+        self.join_timeout = join_timeout
         self.replies: list[ClientReply] = []
         self.failures: list[Failure] = []
         self.wire: dict[int, tuple[int, int]] = {}
@@ -127,9 +124,6 @@ class PartitionedStrategy(Strategy):
 
         Returns:
             the new ``theta`` and ``hyper``, and numbers of the round.
-
-        Raises:
-            ClientFailure: a client raised, and ``fail_fast`` is set.
         """
         received = self._received(replies)
         self.replies, self.failures, self.wire = [], [], {}
@@ -143,17 +137,12 @@ class PartitionedStrategy(Strategy):
             if message is None:
                 self._fail(client_id, f"no reply within {self._timeout:g} s")
             elif message.has_error():
-                reason = cause(message.error.reason or "")
-                if self.fail_fast:
-                    raise ClientFailure(
-                        f"client {client_id} failed in round {server_round}: {reason}"
-                    )
-                self._fail(client_id, reason)
+                self._fail(client_id, cause(message.error.reason or ""))
             else:
                 try:
                     self.replies.append(self._judge(server_round, client_id, message))
                 except RefusedReply as refused:
-                    self._fail(client_id, f"refused: {refused.tensor} {refused.reason}")
+                    self._fail(client_id, refused.verdict)
         self.state = server_update(self.program, self.state, self.replies)
         numbers = MetricRecord({"replies": len(self.replies), "failures": len(self.failures)})
         if self.replies:
@@ -239,8 +228,7 @@ class PartitionedStrategy(Strategy):
             the last arrays, and the rounds' numbers.
 
         Raises:
-            ClientFailure: nobody is connected; a client raised and ``fail_fast`` is set; or no
-                reply of a round counted (the round is not on record, so a resume repeats it).
+            ClientFailure: nobody is connected; or what ``observer`` raises.
             ConfigError: see ``join``.
             ValueError: ``initial_arrays`` were given.
         Source: Appendix H; ``fedpart.algorithm.run`` without messages.
@@ -259,13 +247,6 @@ class PartitionedStrategy(Strategy):
             replies = grid.send_and_receive(messages, timeout=self._timeout) if messages else []
             arrays, numbers = self.aggregate_train(server_round, replies)
             result.train_metrics_clientapp[server_round] = numbers
-            if not self.replies:
-                # Before it is recorded: a resume takes this round up again.
-                first = self.failures[0]
-                raise ClientFailure(
-                    f"all {len(self.failures)} clients failed in round {server_round}; client "
-                    f"{first.client_id}: {first.reason}"
-                )
             seconds = time.perf_counter() - started
             self.observer.after_round(self.state, self.replies, self.failures, self.wire, seconds)
             if evaluate_fn is not None and (evaluated := evaluate_fn(server_round, arrays)):

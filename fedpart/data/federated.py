@@ -1,6 +1,7 @@
 """A data set as a federation sees it: clients' images, validation and test images."""
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -55,14 +56,15 @@ class FederatedData:
     @cached_property
     def data_hash(self) -> str:
         """sha256 over training images, labels, who owns which, and validation, hex."""
-        digest = hashlib.sha256(self.name.encode())
         parts = [self.images, self.labels, *self.client_indices, self.val_images, self.val_labels]
-        for part in parts:
-            # Little-endian, so that the hash does not depend on the machine.
-            part = np.ascontiguousarray(part, part.dtype.newbyteorder("<"))
-            digest.update(f"{part.dtype.str}{part.shape}".encode())
-            digest.update(part.data)
-        return digest.hexdigest()
+        return _sha256(self.name, parts)
+
+    @cached_property
+    def test_hash(self) -> str | None:
+        """sha256 over test images and labels, hex, or None: training does not depend on them."""
+        if self.test_images is None or self.test_labels is None:
+            return None
+        return _sha256(self.name, [self.test_images, self.test_labels])
 
     def client(self, client_id: int) -> tuple[np.ndarray, np.ndarray]:
         """One client's images [n_i, c, h, w] uint8 and labels [n_i] int64, as copies.
@@ -157,3 +159,13 @@ def _choose(config: Config, digits: Digits) -> tuple[np.ndarray, np.ndarray]:
 def _rotated(config: Config, part: str, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     angles = draw_angles(numpy_rng(config.data_seed, f"angles-{part}"), len(images))
     return rotate(images, angles), angles
+
+
+def _sha256(name: str, arrays: Iterable[np.ndarray]) -> str:
+    digest = hashlib.sha256(name.encode())
+    for array in arrays:
+        # Little-endian, so that the hash does not depend on the machine.
+        part = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        digest.update(f"{part.dtype.str}{part.shape}".encode())
+        digest.update(part.data)
+    return digest.hexdigest()

@@ -1,9 +1,11 @@
 import gzip
+import os
 import struct
 
 import numpy as np
 import pytest
 from command_line import SIM
+from processes import MODEL
 
 
 @pytest.fixture(scope="session")
@@ -47,3 +49,14 @@ def sim(home, capsys, monkeypatch):
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def wide_model(home, tmp_path, monkeypatch):
+    """The module ``wide_model`` of ``processes``, for processes that are started."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "wide_model.py").write_text(MODEL)
+    path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    monkeypatch.syspath_prepend(str(folder))

@@ -1,6 +1,7 @@
 """What a user can get wrong: the sentence, the exit code, and that nothing is written."""
 
 import gzip
+import json
 import shutil
 import struct
 import sys
@@ -8,6 +9,8 @@ import sys
 import numpy as np
 import pytest
 from command_line import TINY
+
+from fedpart.run_files import read_lines
 
 SETTINGS = [
     (["--dataset", "mnits"], "dataset is 'mnits'", "did you mean 'mnist'?"),
@@ -95,6 +98,17 @@ def raises(num_classes, in_channels):
     return nn.Sequential(nn.Flatten(), Raises(784, num_classes))
 
 
+class Sometimes(nn.Linear):
+    def forward(self, x):
+        if self.training and x.shape[0] % 4 == 2:
+            raise RuntimeError("a client's own fault")
+        return super().forward(x)
+
+
+def sometimes(num_classes, in_channels):
+    return nn.Sequential(nn.Flatten(), Sometimes(784, num_classes))
+
+
 class NotFinite(nn.Linear):
     def forward(self, x):
         return super().forward(x) + float("nan")
@@ -138,18 +152,47 @@ def test_a_small_model_of_ones_own_trains(sim, home, models):
 
 
 @pytest.mark.parametrize("backend", ["inline", "algorithm"])
-def test_a_client_that_raises(sim, home, models, backend):
+def test_a_model_that_raises_in_every_client_ends_the_run_with_advice(sim, home, models, backend):
     settings = ("--model", "bad_models:raises", "--backend", backend, "--out", "run")
-    code, out, err = sim(*TINY, *settings)
+    words = (*TINY, *settings, "--rounds", "9", "--max-empty-rounds", "2")
+    code, out, err = sim(*words)
     assert code == 5, err
-    error = [line for line in err.splitlines() if line.startswith("error: ")]
-    assert len(error) == 1
-    for words in ("client ", "in round 1", "RuntimeError: the client's own fault"):
-        assert words in error[0]
-    assert "bad_models.py" in error[0]
-    assert (out + err).count("the client's own fault") == 1
-    assert "Traceback" not in err
+    error, advice = err.splitlines()
+    assert error.startswith("error: no reply counted in 2 rounds in a row; in round 2, client ")
+    for word in ("RuntimeError: the client's own fault (bad_models.py", "max-empty-rounds"):
+        assert word in error
+    assert advice == "stopped after round 2; go on with: python sim.py --resume run"
+    # Three of the four failures of each round, in the first place to look at.
+    assert out.count("the client's own fault") == 2 * 3
+    assert "round 2: 1 more failed, see rounds.jsonl" in out
+    assert "round 2: empty, no reply counted" in out
     assert "the client's own fault" in (home / "run" / "run.json").read_text()
+    rounds = read_lines(home / "run" / "rounds.jsonl")
+    assert [len(r["failures"]) for r in rounds] == [4, 4]
+    # It has had its chances: one more empty round is enough, and it is recorded once.
+    code, _, err = sim("--resume", "run")
+    assert code == 5
+    assert "in 3 rounds in a row" in err
+    assert [r["round"] for r in read_lines(home / "run" / "rounds.jsonl")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("backend", ["inline", "algorithm"])
+def test_a_client_that_raises_is_shown_and_the_run_goes_on(sim, home, models, backend):
+    settings = ("--model", "bad_models:sometimes", "--backend", backend, "--out", "run")
+    code, out, err = sim(*TINY, *settings, "--rounds", "4", "--seed", "1")
+    assert (code, err) == (0, "")
+    assert "RuntimeError: a client's own fault (bad_models.py" in out
+    summary = json.loads((home / "run" / "summary.json").read_text())
+    rounds = read_lines(home / "run" / "rounds.jsonl")
+    failed = [f["client_id"] for r in rounds for f in r["failures"]]
+    assert 0 < len(failed) == summary["failures"] < 16
+    assert f"failed replies  {len(failed)}" in out
+    assert summary["empty_rounds"] == sum(len(r["failures"]) == 4 for r in rounds)
+    for record in rounds:
+        statuses = {c["client_id"]: c["status"] for c in record["clients"]}
+        assert sorted(i for i, s in statuses.items() if s == "failed") == [
+            f["client_id"] for f in record["failures"]
+        ]
 
 
 def test_more_clients_than_images(sim, home):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,7 +105,11 @@ def test_both_back_ends_and_a_second_run_agree_on_every_bit(sim, home):
         assert torch.equal(model["hyper"], first["hyper"])
 
 
-def test_an_interrupted_run_is_taken_up_bit_for_bit(sim, home, monkeypatch):
+@pytest.mark.parametrize(
+    ("first", "second"), [("inline", "inline"), ("inline", "algorithm"), ("algorithm", "inline")]
+)
+def test_an_interrupted_run_is_taken_up_bit_for_bit(sim, home, monkeypatch, first, second):
+    """Also on another back end than it began on."""
     words = (*TINY, "--rounds", "4", "--checkpoint-every", "3")
     assert sim(*words, "--out", "whole")[0] == 0
     from fedpart.run_folder import RunFolder
@@ -119,7 +124,7 @@ def test_an_interrupted_run_is_taken_up_bit_for_bit(sim, home, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "_evaluate", interrupted)
-        code, _, err = sim(*words, "--out", "cut")
+        code, _, err = sim(*words, "--backend", first, "--out", "cut")
     assert code == 130
     assert "stopped after round 2" in err
     assert "--resume cut" in err
@@ -129,6 +134,9 @@ def test_an_interrupted_run_is_taken_up_bit_for_bit(sim, home, monkeypatch):
     # A round was on disk without its evaluation, and a crash may leave half a line.
     with (home / "cut" / "rounds.jsonl").open("a") as file:
         file.write('{"round": 4, "cli')
+    toml = home / "cut" / "config.toml"
+    settings = toml.read_text().replace(f'backend = "{first}"', f'backend = "{second}"')
+    toml.write_text(settings)
     code, out, err = sim("--resume", "cut")
     assert (code, err) == (0, "")
     assert "resuming after round 2" in out
@@ -141,15 +149,50 @@ def test_an_interrupted_run_is_taken_up_bit_for_bit(sim, home, monkeypatch):
     check_schemas(home / "cut")
 
 
-def test_a_resume_refuses_other_data(sim, home, tmp_path, digits, monkeypatch):
-    assert sim(*TINY, "--out", "run")[0] == 0
+def test_a_resume_refuses_other_settings_by_name(sim, home):
+    """Both values of every key, nothing changed; a key that no number depends on may change."""
+    assert sim(*TINY, "--rounds", "1", "--out", "run")[0] == 0
     toml = home / "run" / "config.toml"
-    before = (home / "run" / "rounds.jsonl").read_bytes()
-    toml.write_text(toml.read_text().replace("data-seed = 0", "data-seed = 1"))
+    before = {p.name: p.read_bytes() for p in (home / "run").iterdir()}
+    text = toml.read_text()
+    changed = text.replace("client-lr = 0.05", "client-lr = 0.1").replace(
+        "rounds = 1", "rounds = 7"
+    )
+    toml.write_text(changed.replace("checkpoint-every = 10", "checkpoint-every = 3"))
     code, _, err = sim("--resume", "run")
     assert code == 4
-    assert "other data" in err
-    assert (home / "run" / "rounds.jsonl").read_bytes() == before
+    (line,) = err.splitlines()
+    assert line == (
+        "error: run began with other settings: rounds was 1 and is 7 now, client-lr was 0.05 and "
+        "is 0.1 now: put the old values back into its config.toml, or start a new run"
+    )
+    toml.write_text(text)
+    assert {p.name: p.read_bytes() for p in (home / "run").iterdir()} == before
+
+
+def test_a_resume_refuses_other_data_by_name(sim, home, tmp_path, digits, monkeypatch):
+    """Other training digits, and other test digits, which training does not depend on."""
+    assert sim(*TINY, "--rounds", "1", "--out", "run")[0] == 0
+    before = {p.name: p.read_bytes() for p in (home / "run").iterdir()}
+    other = tmp_path / "other"
+    shutil.copytree(digits, other)
+    monkeypatch.setenv("FEDPART_DATA", str(other))
+    toml = home / "run" / "config.toml"
+    toml.write_text(toml.read_text().replace(f'"{digits}"', f'"{other}"'))
+    labels = other / "t10k-labels-idx1-ubyte"
+    labels.write_bytes(labels.read_bytes()[:-1] + b"\7")
+    code, _, err = sim("--resume", "run")
+    assert code == 4
+    (line,) = err.splitlines()
+    assert line.startswith("error: run began with other data: the hash of test images was ")
+    assert f"30 test digits from IDX files in {digits}' and is '160 training" in line
+    labels = other / "train-labels-idx1-ubyte"
+    labels.write_bytes(labels.read_bytes()[:-1] + b"\7")
+    code, _, err = sim("--resume", "run")
+    assert code == 4
+    assert "other data: the hash of images and split was " in err
+    after = {p.name: p.read_bytes() for p in (home / "run").iterdir()}
+    assert {**after, "config.toml": b""} == {**before, "config.toml": b""}
 
 
 def test_toml_and_flags_are_the_same_settings_and_flags_win(sim, home):
@@ -308,7 +351,7 @@ def test_the_same_command_again_is_no_resume(sim, home):
     assert sim(*words)[0] == 0
     code, _, err = sim(*words)
     assert code == 4
-    assert "many is not empty: name another folder, or resume it" in err
+    assert "many is not empty: name another folder, delete it, or go on with it by --resume" in err
 
 
 def test_json_prints_the_summary_and_nothing_else(sim, home):
@@ -364,11 +407,11 @@ def test_help_is_quick_and_loads_nothing_heavy():
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_process_soon_and_leaves_a_run_to_resume(home, number, exit_code):
-    # A shell that starts us in the background may have us ignore SIGINT.
+    # As a shell does with what a script starts in the background.
     process = run_process(
         *TINY,
         *("--rounds", "100000", "--out", "run"),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )
     assert process.stdout is not None
     while not process.stdout.readline().startswith("round 1/"):

@@ -1,5 +1,6 @@
 """Checkpoints are whole or absent, and damage is seen."""
 
+import errno
 import os
 from dataclasses import fields
 
@@ -7,7 +8,7 @@ import pytest
 import tiny
 import torch
 
-from fedpart.checkpoint import load, save, write_atomic
+from fedpart.checkpoint import load, save, sync, write_atomic
 from fedpart.errors import OutputError
 from fedpart.server import initial_state, server_update
 
@@ -79,6 +80,61 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, state, monkeypatch, call):
         save(path, state, {"round": 2})
     assert load(path)[1] == {"round": 1}
     assert os.listdir(tmp_path) == ["checkpoint.pt"]
+
+
+def test_the_file_is_synced_before_it_is_renamed_and_its_folder_after(tmp_path, monkeypatch):
+    """So that after a power cut the name stands for the old content or the new, whole."""
+    done = []
+    fsync, replace = os.fsync, type(tmp_path).replace
+
+    def synced(handle):
+        done.append("folder" if os.path.isdir(f"/proc/self/fd/{handle}") else "file")
+        fsync(handle)
+
+    def renamed(path, target):
+        done.append("rename")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(type(tmp_path), "replace", renamed)
+    write_atomic(tmp_path / "x", b"a", memoryview(b"b"))
+    assert done == ["file", "rename", "folder"]
+    assert (tmp_path / "x").read_bytes() == b"ab"
+
+
+def test_a_file_system_that_cannot_sync_folders_will_do(tmp_path, monkeypatch):
+    """It says EINVAL for the folder; for a file that is an error as any other."""
+    fsync = os.fsync
+
+    def refuses_folders(handle):
+        if os.path.isdir(f"/proc/self/fd/{handle}"):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fsync(handle)
+
+    def refuses(handle):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", refuses_folders)
+    write_atomic(tmp_path / "x", b"a")
+    monkeypatch.setattr(os, "fsync", refuses)
+    with pytest.raises(OSError, match="Invalid argument"):
+        sync(tmp_path / "x")
+    with pytest.raises(OutputError, match="Invalid argument"):
+        write_atomic(tmp_path / "x", b"b")
+    assert (tmp_path / "x").read_bytes() == b"a"
+
+
+def test_an_interrupted_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
+    """Ctrl-C in the midst of it."""
+    write_atomic(tmp_path / "x", b"a")
+
+    def interrupt(handle):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomic(tmp_path / "x", b"b")
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"x": b"a"}
 
 
 def test_a_place_that_cannot_be_written_is_an_error_of_one_sentence(tmp_path):

@@ -54,6 +54,8 @@ def test_config_hash_follows_what_results_depend_on():
     base = Config().config_hash
     places = {"out": "x", "name": "y", "backend": "algorithm", "checkpoint_every": 3}
     assert Config(**places, data_dir="z", json_summary=True).config_hash == base
+    # When a run gives up changes none of the rounds before; a resume may be more patient.
+    assert Config(max_empty_rounds=9, round_timeout=5).config_hash == base
     for change in ({"seed": 1}, {"rounds": 5}, {"chunks": (0.9, 0.1)}, {"eval_every": 5}):
         assert Config(**change).config_hash != base
 
@@ -75,6 +77,7 @@ def test_names_of_runs():
         ),
         ({"dropout": 1.0}, "dropout is 1.0; it must be below 1"),
         ({"samples": 0}, "samples is 0; it must be at least 1"),
+        ({"max-empty-rounds": 0}, "max-empty-rounds is 0; it must be at least 1"),
         ({"width-start": 2}, "width-start is 2; it must be at most 1"),
         ({"alpha": float("inf")}, "alpha is inf; it must be a finite number"),
         (

@@ -10,8 +10,10 @@ from fedpart.progress import (
     PlainProgress,
     UploadShare,
     duration,
+    failure_lines,
     make_progress,
     mean_dropout,
+    summary_rows,
 )
 from fedpart.records import EvaluationRecord, FailureRecord, RoundRecord, Summary
 
@@ -97,6 +99,37 @@ def test_a_live_line_in_a_terminal(tmp_path):
 def test_json_only(tmp_path, capsys):
     show(JsonProgress(), tmp_path)
     assert json.loads(capsys.readouterr().out) == SUMMARY.model_dump(mode="json")
+
+
+def test_of_many_failures_a_few_are_shown_and_all_are_counted():
+    """Three lines, and one for the rest; an empty round says that nothing has changed."""
+    failures = [FailureRecord(client_id=i, chunk=0, reason=f"reason {i}") for i in range(5)]
+    lines = failure_lines(record(4, failures=failures))
+    assert lines == [
+        *(f"round 4: client {i}: reason {i}" for i in range(3)),
+        "round 4: 2 more failed, see rounds.jsonl",
+    ]
+    (_, empty) = failure_lines(record(4, share=0, failures=failures[:1]))
+    assert empty.startswith("round 4: empty, no reply counted; ")
+    assert failure_lines(record(4)) == []
+
+
+def test_empty_rounds_are_in_the_table(tmp_path):
+    rows = dict(summary_rows(SUMMARY.model_copy(update={"empty_rounds": 2}), tmp_path))
+    assert rows["failed replies"] == "1, 2 rounds were empty"
+
+
+def test_warnings_are_seen_and_leave_json_clean(tmp_path, capsys):
+    for progress in (PlainProgress(), JsonProgress()):
+        progress.warn("other [version]")
+    progress.round(record(1, failures=[FAILURE]), None)
+    out, err = capsys.readouterr()
+    assert out == "warning: other [version]\n"
+    assert err == "warning: other [version]\nround 1: client 7: fell [over]\n"
+    live, screen = LiveProgress(), io.StringIO()
+    live._console = Console(file=screen, force_terminal=True, width=200, color_system=None)
+    live.warn("other [version]")
+    assert "warning: other [version]" in screen.getvalue()
 
 
 def test_the_share_is_over_all_rounds_and_survives_a_resume():

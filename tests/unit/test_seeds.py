@@ -6,7 +6,7 @@ from made_runs import make_run
 from fedpart.config import Config, load_toml
 from fedpart.errors import OutputError
 from fedpart.records import Summary
-from fedpart.run_files import find_runs
+from fedpart.run_files import check_free, find_runs
 from fedpart.seeds import check_unfinished, mean_and_error, new_parent, over_seeds, seed_runs
 
 SUMMARY = {
@@ -38,6 +38,7 @@ def finished(folder, **values):
     run = make_run(folder, **values)
     path = run / "summary.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | SUMMARY))
+    (run / "run.json").write_text('{"exit": "ok"}')
     return run
 
 
@@ -63,11 +64,12 @@ def test_nothing_has_begun(parent):
 
 def test_each_seed_is_found_as_far_as_it_has_come(parent):
     finished(parent / "seed-3", seed=3)
-    (make_run(parent / "seed-4", seed=4, done=2) / "checkpoint.pt").touch()
+    make_run(parent / "seed-4", seed=4, done=2)
     assert states(parent) == [("seed-3", "finished"), ("seed-4", "begun"), ("seed-5", "new")]
     check_unfinished(parent, settings(parent))
     for seed in (4, 5):
         (parent / f"seed-{seed}").mkdir(exist_ok=True)
+        (parent / f"seed-{seed}" / "run.json").write_text('{"exit": "ok"}')
         (parent / f"seed-{seed}" / "summary.json").touch()
     with pytest.raises(OutputError, match=r"many is finished, all 3 seeds of it"):
         check_unfinished(parent, settings(parent))
@@ -82,23 +84,24 @@ def test_a_folder_is_looked_into_only_when_its_turn_has_come(parent):
     assert isinstance(found.summary, Summary)
 
 
-def test_what_a_run_left_that_was_killed_at_its_start_gives_way(parent):
+def test_a_run_that_was_killed_while_it_wrote_its_last_files_has_only_begun(parent):
+    """run.json, which says how it ended, comes after summary.json and the pictures."""
+    run = finished(parent / "seed-3", seed=3)
+    for text in ('{"exit": null}', '{"exit": "interrupted"}', "{", "[]"):
+        (run / "run.json").write_text(text)
+        assert states(parent)[0] == ("seed-3", "begun")
+    check_unfinished(parent, settings(parent))
+
+
+def test_a_run_that_was_killed_at_its_start_is_new_or_begun(parent):
+    """New until its settings are there, which is what a resume needs."""
     folder = parent / "seed-3"
     folder.mkdir()
-    (folder / "config.toml").write_text((parent / "config.toml").read_text())
-    for name in ("rounds.jsonl", "evaluations.jsonl", "run.json.tmp", "checkpoint.pt.tmp"):
-        (folder / name).touch()
+    (folder / "config.toml.tmp").touch()
     assert states(parent)[0] == ("seed-3", "new")
-    assert list(folder.iterdir()) == []
-
-
-@pytest.mark.parametrize(("name", "text"), [("mine.txt", "keep"), ("rounds.jsonl", "{}\n")])
-def test_nothing_else_gives_way(parent, name, text):
-    (parent / "seed-3").mkdir()
-    (parent / "seed-3" / name).write_text(text)
-    with pytest.raises(OutputError, match=r"no checkpoint\.pt .* move it away"):
-        states(parent)
-    assert (parent / "seed-3" / name).read_text() == text
+    check_free(folder)
+    (folder / "config.toml").write_text(settings(parent).to_toml())
+    assert states(parent)[0] == ("seed-3", "begun")
 
 
 def test_other_settings_than_the_parents_are_refused(parent):

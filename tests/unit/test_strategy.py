@@ -402,9 +402,7 @@ def test_under_flowers_runtime_a_run_folder_is_written(program, tmp_path, monkey
         "out": str(out),
     }
     recorder = Recorder()
-    expected = run(
-        program, initial_state(program), recorder, inline_grid(program, data), fail_fast=False
-    )
+    expected = run(program, initial_state(program), recorder, inline_grid(program, data))
     app(inline_grid(program, data), Context(1, 1, {}, RecordDict(), run_config))
     state, _ = checkpoint.load(out / "checkpoint.pt")
     assert torch.equal(state.theta, expected.theta)
@@ -419,7 +417,9 @@ def test_under_flowers_runtime_a_run_folder_is_written(program, tmp_path, monkey
             assert (client["upload_wire_bytes"], client["download_wire_bytes"]) == wire
 
 
-def test_a_round_in_which_all_fail_is_left_for_a_resume(program, tmp_path, monkeypatch, caplog):
+def test_under_flowers_runtime_empty_rounds_are_recorded_and_end_the_run(
+    program, tmp_path, monkeypatch, caplog
+):
     data = federation(program.config)
     monkeypatch.setattr("strategies.app.load_federated", lambda config: data)
     monkeypatch.setattr("clients.app.client_update", None)
@@ -431,13 +431,15 @@ def test_a_round_in_which_all_fail_is_left_for_a_resume(program, tmp_path, monke
         "samples": 2,
         "chunks": "0.5,0.3,0.2",
         "rounds": 3,
+        "max-empty-rounds": 2,
         "out": str(out),
     }
     with (
         caplog.at_level("INFO", logger="flwr.fedpart"),
-        pytest.raises(ClientFailure, match="all 4 clients failed in round 1"),
+        pytest.raises(ClientFailure, match="no reply counted in 2 rounds in a row"),
     ):
         app(inline_grid(program, data), Context(1, 1, {}, RecordDict(), run_config))
-    assert caplog.messages[-1] == f"stopped after round 0; go on: python sim.py --resume {out}"
-    assert (out / "rounds.jsonl").read_text() == ""
+    assert caplog.messages[-1] == f"stopped after round 2; go on: python sim.py --resume {out}"
+    rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    assert [[c["status"] for c in r["clients"]] for r in rounds] == [["failed"] * 4] * 2
     assert json.loads((out / "run.json").read_text())["exit_code"] == 5

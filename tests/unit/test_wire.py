@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array
+from tiny import bare_program
 from torch import nn
 
 from fedpart.client import ClientReply
@@ -173,6 +174,20 @@ def test_length_one_does_not_broadcast(program):
         found = refusal(program, 2, arrays | {name: encode(torch.zeros(1))}, fields)
         assert found.tensor == name
         assert "(1,)" in found.reason
+
+
+@pytest.mark.parametrize("name", ["partition-1", "hyper"])
+def test_a_tensor_of_length_one_has_just_that_shape(name):
+    """Neither a scalar, nor nothing, nor two values; the value itself passes."""
+    program = bare_program([0, 0, 0, 1], 2, num_hyper=1, chunks=(0.5, 0.5))
+    assert array_lengths(program, 1) == {"partition-1": 1, "hyper": 1}
+    arrays, fields = parts(reply_of(program, 1))
+    passed = validate(program, ROUND, CLIENT, 1, arrays, fields)
+    assert torch.equal(passed.deltas[1], torch.tensor([-1.0]))
+    for values in (np.zeros(()), np.zeros(0), np.zeros(2), np.zeros((1, 1))):
+        wrong = Array(values.astype("<f4")).data
+        found = refusal(program, 1, arrays | {name: wrong}, fields)
+        assert (found.tensor, found.reason) == (name, f"has shape {values.shape}, not (1,)")
 
 
 @pytest.mark.parametrize("dtype", ["<f8", ">f4", "<f2", "<i4"])

@@ -1,0 +1,107 @@
+"""What a run began with: a resume goes on with the same settings and data, or is refused."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpart import machine
+from fedpart.config import Config, kebab
+from fedpart.data import FederatedData
+from fedpart.errors import OutputError
+
+Facts = dict[str, Any]
+_SHA256 = 64
+
+
+@dataclass(frozen=True)
+class Origin:
+    """All that a run's numbers follow from, as plain values by name.
+
+    Attributes:
+        settings: by TOML key, those that results depend on.
+        config_hash: of these, as in summary.json.
+        data: sizes and hashes.
+        source: one sentence on where the data came from; equal data may come from elsewhere.
+        versions: of Python and packages.
+    """
+
+    settings: Facts
+    config_hash: str
+    data: Facts
+    source: str
+    versions: Facts
+
+    def refuse_other(self, path: Path, now: "Origin") -> None:
+        """Compare settings, then data.
+
+        Args:
+            path: the run folder, for the sentence.
+            now: what the run would go on with.
+        Raises:
+            OutputError: names what differs, with both values.
+        """
+        # A setting that came with a later version was, until then, what its default is.
+        if changes := _changes(_defaults() | self.settings, _defaults() | now.settings):
+            raise OutputError(
+                f"{path} began with other settings: {changes}: put the old values back into its "
+                "config.toml, or start a new run"
+            )
+        if changes := _changes(self.data, now.data):
+            if self.source != now.source:
+                changes += f"; the source was {self.source!r} and is {now.source!r} now"
+            raise OutputError(
+                f"{path} began with other data: {changes}: give it the same data, or start a new "
+                "run"
+            )
+
+    def warnings(self, now: "Origin") -> list[str]:
+        """What does not stop a resume, one sentence each: other versions may round otherwise."""
+        changes = _changes(self.versions, now.versions)
+        if not changes:
+            return []
+        return [f"{changes}: numbers may differ from those of a run without a break"]
+
+
+def origin_of(config: Config, data: FederatedData) -> Origin:
+    """What a run with this configuration on this data begins with."""
+    return Origin(
+        settings=_settings(config),
+        config_hash=config.config_hash,
+        data={
+            "the number of training images": len(data.labels),
+            "the number of clients": len(data.client_indices),
+            "the number of validation images": len(data.val_labels),
+            "the number of test images": 0 if data.test_labels is None else len(data.test_labels),
+            "the hash of images and split": data.data_hash,
+            "the hash of test images": data.test_hash,
+        },
+        source=data.source,
+        versions=machine.versions(),
+    )
+
+
+def _settings(config: Config) -> Facts:
+    return {kebab(name): value for name, value in config.result_values().items()}
+
+
+def _defaults() -> Facts:
+    return _settings(Config())
+
+
+def _changes(before: Facts, now: Facts) -> str:
+    """``x was 1 and is 2 now``, for every name that differs; empty where none does."""
+    names = [*before, *(name for name in now if name not in before)]
+    return ", ".join(
+        f"{name} was {_word(before.get(name))} and is {_word(now.get(name))} now"
+        for name in names
+        if before.get(name) != now.get(name)
+    )
+
+
+def _word(value: object) -> str:
+    if value is None:
+        return "not set"
+    if isinstance(value, str) and len(value) == _SHA256:
+        # People compare the beginning; programs have all of it in run.json.
+        return value[:12]
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

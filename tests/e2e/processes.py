@@ -1,0 +1,212 @@
+"""Runs of ``sim.py`` in processes of their own, to be killed and interrupted."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from command_line import SIM
+
+from fedpart import checkpoint
+from fedpart.run_files import read_lines
+
+# Twelve rounds of a second in all, whose checkpoint of 6 MB takes its time to be written.
+MODEL = """
+from torch import nn
+
+
+def wide(num_classes, in_channels):
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(784 * in_channels, 600),
+        nn.Dropout(0.1),
+        nn.Linear(600, num_classes),
+    )
+"""
+ROUNDS = 12
+RUN = (
+    *("--clients", "10", "--clients-per-round", "3", "--train-size", "60"),
+    *("--rounds", str(ROUNDS), "--samples", "2", "--eval-every", "4"),
+    *("--checkpoint-every", "2", "--model", "wide_model:wide"),
+)
+
+
+class Process:
+    """``python sim.py ...`` in a session of its own.
+
+    Attributes:
+        folder: the run folder.
+    """
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        """Start it, with Ctrl-C as in a terminal whatever started the tests."""
+        self.folder = folder
+        self._before = {path: stamp(path) for path in folder.glob("*")}
+        self.process = subprocess.Popen(
+            [sys.executable, str(SIM), *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def wait_until(self, true: Callable[[], bool]) -> bool:
+        """Whether it came true while the process was running."""
+        while self.running:
+            if true():
+                return True
+            time.sleep(0.001)
+        return False
+
+    def wait_for(self, seconds: float) -> bool:
+        """Whether it runs still, so long after now."""
+        until = time.monotonic() + seconds
+        return self.wait_until(lambda: time.monotonic() >= until)
+
+    def has_written(self, name: str) -> bool:
+        """Whether a file of the run folder is new since the process began."""
+        path = self.folder / name
+        return stamp(path) not in (None, self._before.get(path))
+
+    @property
+    def recorded(self) -> bool:
+        """Whether it has made its run folder, or taken it up."""
+        return self.has_written("run.json")
+
+    def wait_for_records(self) -> bool:
+        """Until it is ``recorded``."""
+        return self.wait_until(lambda: self.recorded)
+
+    def wait_for_rounds(self, ahead: int) -> bool:
+        """Until ``ahead`` more rounds, or all, are on record."""
+        alive = self.wait_for_records()
+        wanted = min(self.rounds + ahead, ROUNDS)
+        return alive and self.wait_until(lambda: self.rounds >= wanted)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds on record."""
+        with contextlib.suppress(OSError):
+            return (self.folder / "rounds.jsonl").read_bytes().count(b"\n")
+        return 0
+
+    def wait_for_handlers(self) -> bool:
+        """Until it catches SIGTERM, which Python itself does not."""
+        status = Path(f"/proc/{self.process.pid}/status")
+        if not status.exists():
+            return self.wait_for(1.0)
+
+        def catches() -> bool:
+            with contextlib.suppress(OSError):
+                mask = next(s for s in status.read_text().splitlines() if s.startswith("SigCgt"))
+                return bool(int(mask.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+            return False
+
+        return self.wait_until(catches)
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
+
+    def stop_while(self, true: Callable[[], bool]) -> bool:
+        """Stop the process while something is true; False if it ended before it ever was."""
+        while self.wait_until(true):
+            self.signal(signal.SIGSTOP)
+            if true():
+                return True
+            self.signal(signal.SIGCONT)
+        return False
+
+    def interrupt(self, number: int) -> tuple[int, str, str, float]:
+        """Send a signal; exit code, output, errors, and the seconds that it took to end."""
+        started = time.monotonic()
+        self.signal(number)
+        return *self.end(), time.monotonic() - started
+
+    def end(self, timeout: float = 120) -> tuple[int, str, str]:
+        """Exit code, output and errors."""
+        out, err = self.process.communicate(timeout=timeout)
+        return self.process.returncode, out.decode(), err.decode()
+
+    def end_well(self) -> None:
+        """Wait for its end, without an error."""
+        code, _, err = self.end()
+        assert (code, err) == (0, "")
+
+    def kill(self) -> None:
+        """``kill -9``, to it alone."""
+        self.process.kill()
+        self.end()
+
+    def left_behind(self) -> bool:
+        """Whether any process of its session lives on."""
+        try:
+            os.killpg(self.process.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def stamp(path: Path) -> tuple[int, int] | None:
+    """What changes when a file is replaced or written; None where there is none."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns
+    return None
+
+
+def begin(folder: Path) -> Process:
+    """Start a run, or take it up where it has begun, as a user would after a crash."""
+    if (folder / "config.toml").exists():
+        return Process(folder, "--resume", str(folder))
+    return Process(folder, *RUN, "--out", str(folder))
+
+
+def measure(folder: Path) -> tuple[float, float]:
+    """Seconds that a run without a break takes: in all, and after its folder is there."""
+    started = time.monotonic()
+    process = begin(folder)
+    assert process.wait_for_records()
+    begun = time.monotonic()
+    process.end_well()
+    ended = time.monotonic()
+    return ended - started, ended - begun
+
+
+def outcome(folder: Path) -> dict[str, object]:
+    """All that two equal runs agree on: every file but pictures, every value but times."""
+    state, extra = checkpoint.load(folder / "checkpoint.pt")
+    summary = json.loads((folder / "summary.json").read_text())
+    times = ("seconds", "seconds_per_round", "peak_rss_bytes")
+    return {
+        "files": sorted(p.name for p in folder.iterdir()),
+        "rounds": without_seconds(read_lines(folder / "rounds.jsonl")),
+        "evaluations": without_seconds(read_lines(folder / "evaluations.jsonl")),
+        "summary": {k: v for k, v in summary.items() if k not in times},
+        "model": exact(torch.load(folder / "model.pt", weights_only=True)),
+        "state": exact(vars(state)),
+        "bytes": extra["bytes"],
+    }
+
+
+def without_seconds(value):
+    if isinstance(value, dict):
+        return {k: without_seconds(v) for k, v in value.items() if k != "seconds"}
+    return [without_seconds(v) for v in value] if isinstance(value, list) else value
+
+
+def exact(value):
+    """Tensors as bytes, so that ``==`` compares every bit."""
+    if isinstance(value, dict):
+        return {k: exact(v) for k, v in value.items()}
+    return value.numpy().tobytes() if isinstance(value, torch.Tensor) else value

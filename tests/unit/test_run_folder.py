@@ -1,0 +1,409 @@
+"""A run folder survives its process: ended at any operation on the disk, it is taken up again.
+
+``Disk`` stands between the run and the file system and ends it at one chosen operation: a write is
+cut in half, and after a kill nothing that is tried later happens. The tests go through all
+operations.
+"""
+
+import contextlib
+import json
+import os
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from fedpart import algorithm, checkpoint, machine
+from fedpart.client import client_update
+from fedpart.errors import ClientFailure, OutputError
+from fedpart.program import Program
+from fedpart.run_files import check_free, ended_well, lock_run, read_lines
+from fedpart.run_folder import RunFolder
+from fedpart.server import ServerState, initial_state
+
+COMMAND = ["sim.py"]
+SETTINGS = {
+    "rounds": 5,
+    "eval_every": 2,
+    "checkpoint_every": 2,
+    "clients_per_round": 2,
+    "batch_size": 64,
+}
+
+
+class Killed(BaseException):
+    """``kill -9``, as far as the disk can tell."""
+
+
+class File:
+    """An open file whose writes are operations of the disk."""
+
+    def __init__(self, file, disk: "Disk") -> None:
+        self.file, self.disk = file, disk
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.file.close()
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def write(self, data):
+        try:
+            self.disk.operation()
+        except BaseException:
+            self.file.write(data[: len(data) // 2])
+            self.file.flush()
+            raise
+        return self.file.write(data)
+
+
+class Disk:
+    """Every operation on paths and files, counted; the one numbered ``ends_at`` raises.
+
+    Attributes:
+        count: operations so far.
+        synced: file -> its size when it was last synced.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, ends_at: int, end: type[BaseException]) -> None:
+        self.count, self.ends_at, self.end = 0, ends_at, end
+        self.synced: dict[Path, int] = {}
+        for name in ("replace", "unlink", "mkdir", "touch"):
+            patch.setattr(Path, name, self._counted(getattr(Path, name)))
+        open_, sync = Path.open, checkpoint.sync
+
+        def opened(path, mode="r", *args, **kwargs):
+            if "r" in mode:
+                return open_(path, mode, *args, **kwargs)
+            self.operation()
+            return File(open_(path, mode, *args, **kwargs), self)
+
+        def synced(path):
+            self.operation()
+            sync(path)
+            self.synced[path] = path.stat().st_size
+
+        patch.setattr(Path, "open", opened)
+        patch.setattr(checkpoint, "sync", synced)
+
+    def operation(self) -> None:
+        self.count += 1
+        if self.count == self.ends_at or (self.ended and self.end is Killed):
+            raise self.end
+
+    @property
+    def ended(self) -> bool:
+        return self.count >= self.ends_at
+
+    def _counted(self, call):
+        def counted(*args, **kwargs):
+            self.operation()
+            return call(*args, **kwargs)
+
+        return counted
+
+
+_replies: dict[tuple, object] = {}
+
+
+def remembered(program, task, images, labels):
+    """``client_update``, computed once for the same settings, instruction, weights and psi."""
+    state = (task.theta.numpy().tobytes(), task.hyper.numpy().tobytes())
+    key = (program.config.config_hash, task.server_round, task.client_id, *state)
+    if key not in _replies:
+        _replies[key] = client_update(program, task, images, labels)
+    return _replies[key]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """These tests run the same rounds some hundred times: leave out what they are not about."""
+    monkeypatch.setattr(algorithm, "client_update", remembered)
+    monkeypatch.setattr("fedpart.machine.commit", lambda: None)
+    versions = machine.versions()
+    monkeypatch.setattr("fedpart.machine.versions", lambda: versions)
+    # The real one takes most of the time, and shows in a power cut only.
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    # Drawing takes as long as the rest together; that a picture is there is all that counts here.
+    monkeypatch.setattr(
+        "fedpart.plots_curves.draw_run", lambda f: (f / "curves.png").write_bytes(b"x")
+    )
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return tiny.program(**SETTINGS)
+
+
+def folder_of(path, program, data) -> RunFolder:
+    return RunFolder(path, program, data, lambda record, evaluation: None)
+
+
+def start(path, program, data) -> None:
+    state = initial_state(program)
+    work(path, program, data, lambda folder: folder.create(state, COMMAND) or state)
+
+
+def resume(path, program, data) -> None:
+    work(path, program, data, RunFolder.resume)
+
+
+def work(path, program, data, begin) -> None:
+    """A run from its beginning or from a checkpoint to its end, as ``sim.py`` goes about it."""
+    folder = folder_of(path, program, data)
+    try:
+        algorithm.run(program, data, begin(folder), folder)
+        folder.finish()
+    except KeyboardInterrupt:
+        folder.close("interrupted", 130)
+        raise
+    finally:
+        release(folder)
+
+
+def release(folder: RunFolder) -> None:
+    """What the kernel does with the lock of a process that has ended."""
+    if folder._lock is not None:
+        os.close(folder._lock)
+        folder._lock = None
+
+
+def without_seconds(value):
+    if isinstance(value, dict):
+        left_out = ("seconds", "seconds_per_round", "peak_rss_bytes")
+        return {k: without_seconds(v) for k, v in value.items() if k not in left_out}
+    return [without_seconds(v) for v in value] if isinstance(value, list) else value
+
+
+def outcome(path: Path) -> dict[str, object]:
+    """All that two equal runs agree on, as it lies on the disk."""
+    state, extra = checkpoint.load(path / "checkpoint.pt")
+    model = torch.load(path / "model.pt", weights_only=True)
+    info = json.loads((path / "run.json").read_text())
+    return {
+        "files": sorted(p.name for p in path.iterdir()),
+        "rounds": without_seconds(read_lines(path / "rounds.jsonl")),
+        "evaluations": without_seconds(read_lines(path / "evaluations.jsonl")),
+        "summary": without_seconds(json.loads((path / "summary.json").read_text())),
+        "state": {f.name: plain(getattr(state, f.name)) for f in fields(ServerState)},
+        "bytes": extra["bytes"],
+        "origin": extra["origin"],
+        "model": {n: plain(t) for n, t in model["model"].items()},
+        "psi": plain(model["hyper"]),
+        "exit": (info["exit"], info["exit_code"], info["data_hash"]),
+    }
+
+
+def plain(value):
+    return value.numpy().tobytes() if isinstance(value, torch.Tensor) else value
+
+
+@pytest.fixture(scope="module")
+def whole(program, small_data, tmp_path_factory) -> dict[str, object]:
+    """The outcome of a run without a break."""
+    path = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "fedpart.plots_curves.draw_run", lambda f: (f / "curves.png").write_bytes(b"x")
+        )
+        start(path, program, small_data)
+    return outcome(path)
+
+
+def ended(action, ends_at: int, end: type[BaseException], *args) -> tuple[bool, dict[Path, int]]:
+    """Whether ``action`` ended at its ``ends_at``-th operation, and file sizes as last synced."""
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Disk(patch, ends_at, end)
+        with contextlib.suppress(end):
+            action(*args)
+        return disk.ended, disk.synced
+
+
+def take_up(path, program, data) -> None:
+    """As a user would: start where nothing has begun, else resume."""
+    if (path / "config.toml").exists():
+        with pytest.raises(OutputError, match="go on with it by --resume"):
+            check_free(path)
+        resume(path, program, data)
+    else:
+        check_free(path)
+        start(path, program, data)
+
+
+@pytest.mark.parametrize("how", ["kill", "power cut", "Ctrl-C"])
+def test_ended_at_any_operation_a_run_becomes_what_it_would_have_been(
+    program, small_data, whole, tmp_path, how
+):
+    """From the making of the folder to its last file.
+
+    A power cut also takes what is not synced; after Ctrl-C, the folder is closed in order.
+    """
+    end = KeyboardInterrupt if how == "Ctrl-C" else Killed
+    ends_at, again = 0, True
+    while again:
+        ends_at += 1
+        path = tmp_path / str(ends_at)
+        again, synced = ended(start, ends_at, end, path, program, small_data)
+        if how == "power cut":
+            for file in path.glob("*.jsonl"):
+                os.truncate(file, synced.get(file, 0))
+        if again and not ended_well(path):
+            take_up(path, program, small_data)
+        assert outcome(path) == whole, f"ended at operation {ends_at}"
+    assert ends_at > 50
+
+
+def test_killed_again_while_it_is_taken_up(program, small_data, whole, tmp_path):
+    """At any operation of the resume, which cuts the records back before it goes on."""
+    ends_at, again = 0, True
+    while again:
+        ends_at += 1
+        path = tmp_path / str(ends_at)
+        # While the checkpoint of round 4 is written, with that of round 2 beside it.
+        assert ended(start, 50, Killed, path, program, small_data)[0]
+        assert checkpoint.load(path / "checkpoint.pt")[0].server_round == 2
+        assert len(read_lines(path / "rounds.jsonl")) == 4
+        again, _ = ended(resume, ends_at, Killed, path, program, small_data)
+        if again and not ended_well(path):
+            resume(path, program, small_data)
+        assert outcome(path) == whole, f"ended at operation {ends_at}"
+    assert ends_at > 20
+
+
+def interrupted(path, program, data, rounds: int) -> None:
+    """A run that stops after some rounds, with its last checkpoint where the settings put it."""
+    folder = folder_of(path, program, data)
+
+    def stop(record, evaluation):
+        if record.round == rounds:
+            raise KeyboardInterrupt
+
+    folder.on_round = stop
+    state = initial_state(program)
+    folder.create(state, COMMAND)
+    with pytest.raises(KeyboardInterrupt):
+        algorithm.run(program, data, state, folder)
+    release(folder)
+
+
+def test_what_follows_the_checkpoint_may_be_damaged(program, small_data, whole, tmp_path):
+    """Also by half a character, which is no UTF-8: only lines up to the checkpoint are read."""
+    path = tmp_path / "run"
+    interrupted(path, program, small_data, 3)
+    for name in ("rounds", "evaluations"):
+        with (path / f"{name}.jsonl").open("ab") as file:
+            file.write(b'\0\0\0\n{"round": 4, "reason": "caf\xc3')
+    resume(path, program, small_data)
+    assert outcome(path) == whole
+
+
+@pytest.mark.parametrize("name", ["rounds", "evaluations"])
+def test_records_that_a_checkpoint_builds_on_must_be_there(program, small_data, tmp_path, name):
+    """A line that is missing, and one that is damaged; nothing is changed."""
+    path = tmp_path / "run"
+    interrupted(path, program, small_data, 4)
+    file = path / f"{name}.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    for content, words in ((lines[1:], "lacks records"), ([b"{\n", *lines[1:]], "in line 1")):
+        file.write_bytes(b"".join(content))
+        before = {p.name: p.read_bytes() for p in path.iterdir()}
+        folder = folder_of(path, program, small_data)
+        with pytest.raises(OutputError, match=words):
+            folder.resume()
+        assert folder.close("error", 4) is None
+        assert {p.name: p.read_bytes() for p in path.iterdir()} == before
+
+
+def test_a_lost_checkpoint_does_not_throw_rounds_away(program, small_data, tmp_path):
+    """Where rounds are on record, their absence of a checkpoint is an error and no new start."""
+    path = tmp_path / "run"
+    interrupted(path, program, small_data, 3)
+    (path / "checkpoint.pt").unlink()
+    folder = folder_of(path, program, small_data)
+    with pytest.raises(OutputError, match=r"cannot read checkpoint .*checkpoint\.pt"):
+        folder.resume()
+    folder.close("error", 4)
+    assert len(read_lines(path / "rounds.jsonl")) == 3
+
+
+def test_one_process_at_a_time(program, small_data, whole, tmp_path):
+    """A second resume is refused while the first works, and changes nothing."""
+    path = tmp_path / "run"
+    interrupted(path, program, small_data, 3)
+    other = lock_run(path)
+    folder = folder_of(path, program, small_data)
+    with pytest.raises(OutputError, match="another process is working on"):
+        folder.resume()
+    folder.close("error", 4)
+    os.close(other)
+    resume(path, program, small_data)
+    assert outcome(path) == whole
+
+
+def test_other_versions_are_a_warning(program, small_data, whole, tmp_path, monkeypatch):
+    """They are named with both numbers, and the run goes on."""
+    path = tmp_path / "run"
+    interrupted(path, program, small_data, 3)
+    now = machine.versions() | {"torch": "99.0"}
+    with monkeypatch.context() as patch:
+        patch.setattr(machine, "versions", lambda: now)
+        folder = folder_of(path, program, small_data)
+        folder.resume()
+        folder.close("interrupted", 130)
+    (warning,) = folder.warnings
+    before = whole["origin"]["versions"]["torch"]
+    assert warning.startswith(f"torch was {before} and is 99.0 now: numbers may differ")
+
+
+def fail_in(monkeypatch, rounds: set[int]) -> None:
+    """Make every client of these rounds raise."""
+
+    def failing(program, task, images, labels):
+        if task.server_round in rounds:
+            raise ArithmeticError("too hot")
+        return client_update(program, task, images, labels)
+
+    monkeypatch.setattr(algorithm, "client_update", failing)
+
+
+def test_empty_rounds_are_counted_over_a_resume(program, small_data, tmp_path, monkeypatch):
+    """Two before a break and one after it are three in a row; a good round starts anew."""
+    built = tiny.program(**SETTINGS | {"rounds": 8})
+    path = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        fail_in(patch, {1, 3, 4, 5})
+        interrupted(path, built, small_data, 4)
+        folder = folder_of(path, built, small_data)
+        state = folder.resume()
+        words = r"in 3 rounds in a row; in round 5, client \d+: ArithmeticError: too hot \("
+        with pytest.raises(ClientFailure, match=words):
+            algorithm.run(built, small_data, state, folder)
+        assert folder.close("failed", 5) == 5
+    rounds = read_lines(path / "rounds.jsonl")
+    assert [r["upload_fraction"] is None for r in rounds] == [True, False, True, True, True]
+    # The cause is mended: it goes on after the empty rounds, which stay on record.
+    resume(path, built, small_data)
+    summary = json.loads((path / "summary.json").read_text())
+    assert (summary["failures"], summary["empty_rounds"]) == (8, 4)
+    assert [r["round"] for r in read_lines(path / "rounds.jsonl")] == list(range(1, 9))
+
+
+def test_a_run_without_any_reply_has_a_summary(small_data, tmp_path, monkeypatch):
+    """Where the user allows it: nothing sent, nothing learned, and no division by zero."""
+    # With its real picture, of nothing.
+    monkeypatch.undo()
+    built = tiny.program(**SETTINGS | {"max_empty_rounds": 9})
+    fail_in(monkeypatch, set(range(1, 6)))
+    start(tmp_path / "run", built, small_data)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["empty_rounds"], summary["failures"]) == (5, 10)
+    assert (summary["upload_model_bytes"], summary["upload_fraction"]) == (0, 0.0)
+    assert summary["seconds_per_round"] >= 0
+    assert (tmp_path / "run" / "curves.png").stat().st_size > 1000
+    state, _ = checkpoint.load(tmp_path / "run" / "checkpoint.pt")
+    assert torch.equal(state.theta, built.initial)
