@@ -1,11 +1,22 @@
 """The ClientApp: the same on a laptop, in a simulation and on a device."""
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from functools import lru_cache
+
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+    UserConfigValue,
+)
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from fedpart.client import ClientTask, client_update
-from fedpart.config import make_config
+from fedpart.config import Config, make_config
 from fedpart.data import FederatedData, load_federated
 from fedpart.machine import code_id
 from fedpart.program import Program, build_program
@@ -16,7 +27,7 @@ from fedpart.wire import FORMAT, INSTRUCTION_FIELDS, decode, encode, reply_array
 app = ClientApp()
 
 # One run at a time in a process: what it needs is built once, whatever the number of clients.
-_built: dict[str, tuple[Program, FederatedData]] = {}
+_built: dict[Config, tuple[Program, FederatedData]] = {}
 # Clients of a round that share a process share the server's bytes: these are decoded once.
 _theta: dict[str, tuple[bytes, Tensor]] = {}
 
@@ -24,7 +35,7 @@ _theta: dict[str, tuple[bytes, Tensor]] = {}
 def register(program: Program, data: FederatedData) -> None:
     """Let clients in this process use what is already built."""
     _built.clear()
-    _built[program.config.model_dump_json()] = (program, data)
+    _built[program.config] = (program, data)
 
 
 def materials(context: Context) -> tuple[Program, FederatedData]:
@@ -36,17 +47,24 @@ def materials(context: Context) -> tuple[Program, FederatedData]:
     Raises:
         FedpartError: settings or data that cannot be used.
     """
-    values = given_settings(context.run_config)
-    if data_dir := context.node_config.get("data-dir"):
-        values["data-dir"] = data_dir
-    config = make_config(values)
-    key = config.model_dump_json()
-    if key not in _built:
+    data_dir = context.node_config.get("data-dir")
+    own = (("data-dir", data_dir),) if data_dir else ()
+    config = _settings(tuple(context.run_config.items()), own)
+    if config not in _built:
         prepare_process()
         data = load_federated(config)
         height, width = data.images.shape[2:]
         register(build_program(config, data.num_classes, data.in_channels, (height, width)), data)
-    return _built[key]
+    return _built[config]
+
+
+Items = tuple[tuple[str, UserConfigValue], ...]
+
+
+@lru_cache(maxsize=8)
+def _settings(run_config: Items, own: Items) -> Config:
+    """Checked once, not for every message."""
+    return make_config(given_settings(dict(run_config)) | dict(own))
 
 
 def own_id(context: Context) -> int:
