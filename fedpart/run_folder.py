@@ -140,7 +140,9 @@ class RunFolder:
                 "a new run with more rounds"
             )
         if self._totals(done) != extra["bytes"]:
-            raise OutputError(f"{self.path}: bytes recorded are not those of the checkpoint")
+            raise OutputError(
+                f"{self.path}: bytes recorded are not those of the checkpoint: start the run anew"
+            )
         for name, records in (("rounds", self.rounds), ("evaluations", self.evaluations)):
             text = "".join(record.model_dump_json() + "\n" for record in records)
             write_atomic(self.path / f"{name}.jsonl", text.encode())

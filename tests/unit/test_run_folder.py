@@ -6,6 +6,8 @@ operations.
 """
 
 import contextlib
+import errno
+import fcntl
 import json
 import os
 from dataclasses import fields
@@ -343,6 +345,39 @@ def test_one_process_at_a_time(program, small_data, whole, tmp_path):
     os.close(other)
     resume(path, program, small_data)
     assert outcome(path) == whole
+
+
+def test_a_file_system_without_locks_will_do(program, small_data, whole, tmp_path, monkeypatch):
+    """Some network file systems have none; a folder without settings cannot be kept at all."""
+
+    def none(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    start(tmp_path / "run", program, small_data)
+    assert outcome(tmp_path / "run") == whole
+    with pytest.raises(OutputError, match=r"cannot read .*nowhere"):
+        lock_run(tmp_path / "nowhere")
+
+
+def test_records_that_do_not_add_up_to_the_checkpoints_bytes_are_refused(
+    program, small_data, tmp_path
+):
+    """A total that somebody has changed, and a line that is no round; nothing is overwritten."""
+    path = tmp_path / "run"
+    interrupted(path, program, small_data, 3)
+    file = path / "rounds.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    number = json.loads(lines[1])["cumulative_upload_wire_bytes"]
+    changed = lines[1].replace(f'wire_bytes":{number}', f'wire_bytes":{number + 1}')
+    for line, words in ((changed, "bytes recorded are not those"), ('{"round":2}\n', "damaged")):
+        text = "".join([lines[0], line, *lines[2:]])
+        file.write_text(text)
+        folder = folder_of(path, program, small_data)
+        with pytest.raises(OutputError, match=words):
+            folder.resume()
+        folder.close("error", 4)
+        assert file.read_text() == text
 
 
 def test_other_versions_are_a_warning(program, small_data, whole, tmp_path, monkeypatch):
