@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from fedpart.arguments import Request, check_picture, parse_compare, parse_run
+from fedpart.arguments import Request, check_picture, parse_compare, parse_run, resumed_config
 from fedpart.config import Config
 from fedpart.errors import ConfigError, FedpartError, OutputError
 from fedpart.progress import Progress, make_progress, table
@@ -20,6 +20,7 @@ from fedpart.records import Summary
 from fedpart.run_files import check_free, new_folder, read_config
 
 if TYPE_CHECKING:
+    from clients.backend import Backend
     from fedpart.data import FederatedData
     from fedpart.program import Program
     from fedpart.run_folder import RunFolder
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: list[str]) -> None:
     request = parse_run(argv)
     if request.resume is not None and not request.dry_run:
-        config = read_config(request.resume).model_copy(update={"out": str(request.resume)})
+        config = resumed_config(request, read_config(request.resume))
         with contextlib.closing(make_progress(config.json_summary)) as progress:
             _one_run(config, argv, progress, None, resume=True)
         return
@@ -109,8 +110,10 @@ def _one_run(
     if not resume:
         check_free(parent or out)
     progress.begin(config)
+    from clients.backend import choose_backend
     from fedpart.run_folder import RunFolder
 
+    backend = choose_backend(config)
     data, program, state = _prepare(config, data)
     folder = RunFolder(out, program, data, progress.round)
     if resume:
@@ -120,8 +123,12 @@ def _one_run(
             new_folder(parent)
         folder.create(state, ["sim.py", *argv])
     progress.data(data.source, folder.rounds)
-    with _ending(folder, progress):
-        _backend(config, program, data, state, folder)
+    progress.backend(backend.text)
+    folder.runs_on(backend.name, backend.workers)
+    # Workers end last: what a run leaves on disk is safe before they are waited for, and their
+    # memory still counts.
+    with contextlib.ExitStack() as workers, _ending(folder, progress):
+        _train(backend, program, data, state, folder, workers)
         summary = folder.finish()
     progress.end(summary, out)
     return summary, data
@@ -151,23 +158,32 @@ def _prepare(
     return data, program, starting_state(program)
 
 
-def _backend(
-    config: Config,
+def _train(
+    backend: "Backend",
     program: "Program",
     data: "FederatedData",
     state: "ServerState",
     folder: "RunFolder",
+    workers: contextlib.ExitStack,
 ) -> None:
-    if config.backend == "algorithm":
+    if backend.name == "algorithm":
         from fedpart.algorithm import run as run_algorithm
 
         run_algorithm(program, data, state, folder)
         return
     # The two adapters do not know each other: this is where they meet.
-    from clients.grid import inline_grid
     from strategies.app import run as run_strategy
 
-    run_strategy(program, state, folder, inline_grid(program, data))
+    if backend.name == "ray":
+        from clients.ray_executor import ray_grid
+
+        grid = workers.enter_context(ray_grid(program, data, backend.workers))
+        folder.runs_on("ray", grid.executor.workers)
+    else:
+        from clients.grid import inline_grid
+
+        grid = inline_grid(program, data)
+    run_strategy(program, state, folder, grid)
 
 
 @contextlib.contextmanager
@@ -232,6 +248,9 @@ def _dry_run(request: Request, config: Config) -> None:
     if request.resume is not None:
         raise ConfigError("--resume and --dry-run do not go together; leave one out")
     check_free(_out(config))
+    from clients.backend import choose_backend
+
+    choose_backend(config)
     data, program, _ = _prepare(config, None)
     plan = make_plan(config, program, data)
     text = json.dumps(plan.as_dict()) if config.json_summary else table(plan.rows())

@@ -2,8 +2,11 @@
 
 import contextlib
 import copy
+import ctypes
 import logging
 import os
+import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +42,9 @@ _SPARE_BYTES = 64 * 2**20
 # Seconds that a worker has to load its packages and get ready; it takes about 3.
 _START_SECONDS = 300.0
 
+# Linux's name, from prctl.h.
+_PR_SET_PDEATHSIG = 1
+
 Cost = Callable[[Message, Context], float]
 
 
@@ -55,6 +61,7 @@ class Worker:
         Returns:
             the process id.
         """
+        _end_with_parent()
         _register_arrays()
         prepare_process()
         height, width = data.images.shape[2:]
@@ -81,6 +88,15 @@ class Worker:
         message.content.update(zip(names, records, strict=True))
         (reply,) = InlineExecutor(app).run([(message, context)], float("inf"))
         return reply, context.state
+
+
+def _end_with_parent() -> None:
+    """Have Linux kill this process when Ray's daemon, which started it, has died.
+
+    Ray notices only when a worker comes back from what it is at, and that may be a long round.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _register_arrays() -> None:

@@ -1,16 +1,16 @@
 """Ray, started quietly and ended with every process and file it has brought."""
 
+import atexit
 import contextlib
 import logging
 import os
 import secrets
-import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,12 +18,11 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, TypeVar
 
+from clients.ray_reaper import end_session
 from fedpart.errors import ConfigError, OutputError
 
 T = TypeVar("T")
 
-# In the environment of every process that Ray starts here, with the session's folder.
-_MARK = "FEDPART_RAY_SESSION"
 # Read by Ray when it is imported.
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -38,13 +37,14 @@ _WORKERS_ENVIRONMENT = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_LOG_LEVEL": "ERROR",
 }
-# Seconds that Ray has to end by itself; it takes about 1.3.
-_GRACE = 4.0
+# Seconds that Ray has to end by itself, when nobody waits and when somebody does; it takes about
+# 1.3, or several where the machine is busy.
+_PATIENCE, _HASTE = 10.0, 1.5
 _CONNECT_SECONDS = 5.0
 # Ray refuses a store of less than 75 MiB.
 _LEAST_STORE = 80 * 2**20
 # A socket's path may have 107 bytes (103 on macOS). Ray's longest is
-# <folder>/session_<date>_<time>_<microseconds>_<pid>/sockets/plasma_store; mkdtemp adds 17.
+# <folder>/session_<date>_<time>_<microseconds>_<pid>/sockets/plasma_store; mkdtemp adds 16.
 _SOCKET_PATH = (103 if sys.platform == "darwin" else 107) - len(
     "/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 )
@@ -81,7 +81,9 @@ class RaySession:
         """
         self.ray = _import_ray()
         self.resources: dict[str, float] = {}
+        # On a cluster there is nothing of ours but a connection.
         self._folder = None if address else _short_folder()
+        self._reaper = _reaper(self._folder) if self._folder else None
         self._todo: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="ray", daemon=True)
         self._thread.start()
@@ -91,9 +93,10 @@ class RaySession:
             else:
                 self.call(lambda: self._start(cpus, gpus, store_bytes))
             self.resources = self.call(self.ray.cluster_resources)
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self.close(hurry=not isinstance(error, Exception))
             raise
+        _keep_signals()
 
     def __enter__(self) -> "RaySession":
         """Itself."""
@@ -106,7 +109,7 @@ class RaySession:
         trace: TracebackType | None,
     ) -> None:
         """See ``close``."""
-        self.close()
+        self.close(hurry=kind is not None and not issubclass(kind, Exception))
 
     def call(self, function: Callable[[], T]) -> T:
         """What ``function`` returns or raises when Ray's thread calls it."""
@@ -118,17 +121,25 @@ class RaySession:
         self._todo.put((done, function))
         return done
 
-    def close(self) -> None:
-        """End Ray and all its processes, and remove its folder; at most some seconds."""
+    def close(self, hurry: bool = False) -> None:
+        """End Ray and all its processes, and remove its folder.
+
+        Args:
+            hurry: somebody has pressed Ctrl-C; what does not end by itself at once is killed.
+        """
+        _keep_signals()
         self.submit(self.ray.shutdown)
         self._todo.put(None)
         try:
-            # Longer only where Ray hangs, or is interrupted while it starts.
-            self._thread.join(_GRACE)
+            self._thread.join(_HASTE if hurry else _PATIENCE)
         finally:
+            if self._thread.is_alive():
+                # It would be called once more at exit, and wait for processes that are dead.
+                atexit.unregister(self.ray.shutdown)
             if self._folder is not None:
-                _kill_session(self._folder)
-                shutil.rmtree(self._folder, ignore_errors=True)
+                end_session(self._folder, os.getpid())
+            if self._reaper is not None:
+                self._reaper.communicate()
 
     def _serve(self) -> None:
         while (task := self._todo.get()) is not None:
@@ -140,7 +151,7 @@ class RaySession:
 
     def _start(self, cpus: int, gpus: int, store_bytes: int) -> None:
         store_bytes = max(store_bytes, _LEAST_STORE)
-        with _environment({**_WORKERS_ENVIRONMENT, _MARK: str(self._folder)}):
+        with _environment(_WORKERS_ENVIRONMENT):
             self.ray.init(
                 # Even where RAY_ADDRESS is set.
                 address="local",
@@ -194,12 +205,23 @@ def _check_answers(address: str) -> None:
 def _short_folder() -> Path:
     for parent in (tempfile.gettempdir(), "/tmp"):
         # mkdtemp's name has a slash, the prefix and eight letters.
-        if len(os.fsencode(parent)) + 17 <= _SOCKET_PATH:
+        if len(os.fsencode(parent)) + 16 <= _SOCKET_PATH:
             with contextlib.suppress(OSError):
-                return Path(tempfile.mkdtemp(prefix="fedpart-", dir=parent))
+                return Path(tempfile.mkdtemp(prefix="fedray-", dir=parent))
     raise OutputError(
         f"no folder for Ray's sockets: {tempfile.gettempdir()} is too long a name for them (at "
-        f"most {_SOCKET_PATH - 17} bytes) or cannot be written, nor can /tmp; set TMPDIR to another"
+        f"most {_SOCKET_PATH - 16} bytes) or cannot be written, nor can /tmp; set TMPDIR to another"
+    )
+
+
+def _reaper(folder: Path) -> "subprocess.Popen[bytes]":
+    """A process that ends the session where this one cannot, because it was killed."""
+    script = str(Path(__file__).with_name("ray_reaper.py"))
+    # A session of its own: Ctrl-C in a terminal goes to everybody else.
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", script, str(folder)],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
     )
 
 
@@ -228,17 +250,15 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _kill_session(folder: Path) -> None:
-    """Kill what a session has started and not ended, wherever it hangs in the process tree."""
-    mark = os.fsencode(f"{_MARK}={folder}") + b"\0"
-    for _ in range(20):
-        found = False
-        for entry in Path("/proc").glob("[0-9]*"):
-            # Processes end meanwhile, and others belong to somebody else.
-            with contextlib.suppress(OSError):
-                if mark in (entry / "environ").read_bytes() + b"\0":
-                    os.kill(int(entry.name), signal.SIGKILL)
-                    found = True
-        if not found:
-            return
-        time.sleep(0.05)
+def _keep_signals() -> None:
+    """Give SIGTERM back to Python.
+
+    Ray's library takes it when it is loaded into this process: it prints a stack trace, and sets
+    an alarm that aborts the process three seconds later.
+    """
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.getsignal(signal.SIGTERM)
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)
+        if sys.platform != "win32":
+            signal.alarm(0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from fedpart.config import Config, kebab, keys, load_toml, make_config, nearest
+from fedpart.config import NOT_RESULTS, Config, kebab, keys, load_toml, make_config, nearest
 from fedpart.errors import ConfigError
 
 SUBCOMMANDS = ("compare", "split")
@@ -18,6 +18,8 @@ _GROUPS = {
     "clients_per_round": "training",
     "eval_every": "running and watching",
 }
+# Where a run is, and how often it is made, do not change when it is taken up.
+_CHANGEABLE = NOT_RESULTS - {"out", "name", "seeds"}
 _EPILOG = """other commands:
   sim.py compare DIR [DIR ...] --out curves.png   accuracy against what was sent, for several runs
   sim.py split --dataset rotmnist --out split.png   who holds what
@@ -73,19 +75,31 @@ def parse_run(argv: Sequence[str]) -> Request:
         )
     given: dict[str, Any] = dict(vars(known))
     config, resume, dry_run = (given.pop(name) for name in ("config", "resume", "dry_run"))
-    if resume is not None and (given or config is not None):
-        extra = "--config" if config is not None else f"--{kebab(next(iter(given)))}"
+    bound = [name for name in given if name not in _CHANGEABLE]
+    if resume is not None and (bound or config is not None):
+        extra = "--config" if config is not None else f"--{kebab(bound[0])}"
         raise ConfigError(f"--resume goes on with the run's own settings; leave {extra} out")
     for name, text in (("config", config), ("resume", resume)):
         if text == "":
             raise ConfigError(f"--{name} is empty; give it a path or leave it out")
     values = {} if config is None else load_toml(config)
     values |= {("json" if n == "json_summary" else kebab(n)): v for n, v in given.items()}
-    named = values.get("data-dir") or os.environ.get("FEDPART_DATA")
+    # A run that is resumed keeps its own, unless another is given.
+    named = values.get("data-dir") or (resume is None and os.environ.get("FEDPART_DATA"))
     if named:
         # Absolute, so that the run can be resumed from another folder.
         values["data-dir"] = os.path.abspath(os.path.expanduser(str(named)))
     return Request(values, None if resume is None else Path(resume), dry_run)
+
+
+def resumed_config(request: Request, config: Config) -> Config:
+    """Settings of a run that is taken up: its own, and how to run it from here on.
+
+    Raises:
+        ConfigError: a bad value.
+    """
+    values = config.model_dump(by_alias=True) | request.values | {"out": str(request.resume)}
+    return make_config(values)
 
 
 def check_picture(out: Path) -> None:
@@ -136,7 +150,10 @@ def _run_parser() -> _Parser:
         "--config", default=None, metavar="FILE", help="TOML file of settings; flags override it"
     )
     parser.add_argument(
-        "--resume", default=None, metavar="DIR", help="take up an interrupted run; no other flag"
+        "--resume",
+        default=None,
+        metavar="DIR",
+        help="take up an interrupted run; its settings, but for back end, data-dir and watching",
     )
     parser.add_argument(
         "--dry-run", action="store_true", default=False, help="say what would happen; do nothing"

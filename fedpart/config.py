@@ -19,7 +19,7 @@ else:
 
 MAX_CHUNKS = 255
 # Where a run is written and how it is watched: two runs that differ only here give equal numbers.
-_NOT_RESULTS = frozenset(
+NOT_RESULTS = frozenset(
     {"out", "name", "json_summary", "logger", "checkpoint_every", "data_dir", "round_timeout"}
     | {"seeds", "backend", "workers", "gpus_per_client", "ray_address"}
 )
@@ -170,7 +170,7 @@ class Config(BaseModel):
     @property
     def config_hash(self) -> str:
         """sha256 over the fields that results depend on, hex."""
-        values = self.model_dump(mode="json", exclude=set(_NOT_RESULTS))
+        values = self.model_dump(mode="json", exclude=set(NOT_RESULTS))
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     def to_toml(self) -> str:

@@ -24,6 +24,10 @@ class Progress(Protocol):
         """Data and model are ready; some rounds are ``behind`` where a run is resumed."""
         ...
 
+    def backend(self, text: str) -> None:
+        """Clients are about to run there."""
+        ...
+
     def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
         """A round has ended, with an evaluation or without."""
         ...
@@ -143,6 +147,10 @@ class PlainProgress:
         if behind:
             _say(f"resuming after round {len(behind):,}")
 
+    def backend(self, text: str) -> None:
+        """See ``Progress``."""
+        _say(f"back end: {text}")
+
     def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
         """See ``Progress``."""
         for failure in record.failures:
@@ -211,6 +219,10 @@ class LiveProgress:
         self._share = UploadShare(behind)
         self._bar.reset(self._task, completed=len(behind), description="")
 
+    def backend(self, text: str) -> None:
+        """See ``Progress``."""
+        self._console.print(f"back end: {text}", soft_wrap=True, markup=False)
+
     def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
         """See ``Progress``."""
         for failure in record.failures:
@@ -249,6 +261,9 @@ class JsonProgress:
         """See ``Progress``."""
 
     def data(self, source: str, behind: Sequence[RoundRecord]) -> None:
+        """See ``Progress``."""
+
+    def backend(self, text: str) -> None:
         """See ``Progress``."""
 
     def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
