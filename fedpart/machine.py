@@ -82,16 +82,16 @@ def commit() -> str | None:
 def peak_rss() -> int:
     """Peak memory in bytes of this process and all below it, pages they share counted once.
 
-    The system keeps a peak for each process. Where there are several, what each holds now counts
-    by its part of shared pages, and what it has given back since its own peak counts in full, as
-    if all had peaked at once. Children that have ended count by the largest of them, and where the
-    system does not tell (other than Linux) those that run are left out.
+    The system keeps a peak for each process alone. Where there are several, each counts by its
+    private pages and by what it has given back since its own peak, as if all had peaked at once;
+    shared pages are those of the process that has most. Children that have ended count by the
+    largest of them. Where the system does not tell (other than Linux), those that run do not count.
     """
     unit = 1 if sys.platform == "darwin" else 1024
     who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    one = unit * max(resource.getrusage(w).ru_maxrss for w in who)
-    pids = process_tree(os.getpid())
-    return max(one, sum(map(_own_peak, pids))) if len(pids) > 1 else one
+    alone = unit * max(resource.getrusage(w).ru_maxrss for w in who)
+    tree = [_memory(pid) for pid in process_tree(os.getpid())]
+    return max(alone, sum(own for own, _ in tree) + max(shared for _, shared in tree))
 
 
 def process_tree(root: int) -> list[int]:
@@ -108,18 +108,19 @@ def process_tree(root: int) -> list[int]:
     return tree
 
 
-def _own_peak(pid: int) -> int:
-    """Bytes: present pages, shared ones in part, and what was given back since the peak."""
+def _memory(pid: int) -> tuple[int, int]:
+    """Bytes of a process: private and given back since its peak; shared. Zeros if it has ended."""
     kilobytes: dict[str, int] = {}
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, KeyError):
         for name in ("smaps_rollup", "status"):
             for line in Path(f"/proc/{pid}/{name}").read_text().splitlines():
                 key, _, value = line.partition(":")
-                if key in ("Pss", "VmRSS", "VmHWM"):
+                if value.endswith(" kB"):
                     kilobytes[key] = int(value.split()[0])
-        return 1024 * (kilobytes["Pss"] + kilobytes["VmHWM"] - kilobytes["VmRSS"])
-    # It has ended meanwhile, or belongs to somebody else.
-    return 0
+        private = kilobytes["Private_Clean"] + kilobytes["Private_Dirty"]
+        given_back = max(0, kilobytes["VmHWM"] - kilobytes["Rss"])
+        return 1024 * (private + given_back), 1024 * (kilobytes["Rss"] - private)
+    return 0, 0
 
 
 def _processor() -> str:

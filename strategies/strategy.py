@@ -14,6 +14,7 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -62,7 +63,8 @@ class PartitionedStrategy(Strategy):
             state: before the next round.
             observer: records, evaluates, shows.
             fail_fast: a client that raises ends the run (in a simulation it is a bug), instead of
-                counting as one client's failure (a device may be ill).
+                counting as one client's failure (a device may be ill). Clients that are lost in
+                another way, with a process or a node that died, never end it alone.
             join_timeout: seconds to wait for clients before the first round.
         """
         self.program, self.state, self.observer = program, state, observer
@@ -143,7 +145,7 @@ class PartitionedStrategy(Strategy):
                 self._fail(client_id, f"no reply within {self._timeout:g} s")
             elif message.has_error():
                 reason = cause(message.error.reason or "")
-                if self.fail_fast:
+                if self.fail_fast and message.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
                     raise ClientFailure(
                         f"client {client_id} failed in round {server_round}: {reason}"
                     )
