@@ -4,7 +4,6 @@ import contextlib
 import copy
 import ctypes
 import logging
-import os
 import signal
 import sys
 import time
@@ -25,7 +24,7 @@ from clients.grid import CLIENT_APP_RAISED, InlineExecutor, LocalGrid
 from clients.ray_session import RaySession
 from fedpart.config import make_config
 from fedpart.data import FederatedData
-from fedpart.errors import ClientFailure, ConfigError, cause
+from fedpart.errors import ClientFailure, ConfigError, FedpartError, cause
 from fedpart.program import Program, build_program
 from fedpart.runtime import prepare_process
 
@@ -51,16 +50,17 @@ Cost = Callable[[Message, Context], float]
 class Worker:
     """What runs in a worker's process."""
 
-    def prepare(self, settings: dict[str, object], data: FederatedData) -> int:
+    def prepare(
+        self, path: Sequence[str], settings: dict[str, object], data: FederatedData
+    ) -> None:
         """Get ready for clients of one run.
 
         Args:
+            path: where else to look for modules: the user's network may be anywhere.
             settings: TOML keys and values; the network and its partition follow from them.
             data: in the object store's memory, which all workers of a machine map.
-
-        Returns:
-            the process id.
         """
+        sys.path.extend(place for place in path if place not in sys.path)
         _end_with_parent()
         _register_arrays()
         prepare_process()
@@ -69,7 +69,6 @@ class Worker:
             make_config(settings), data.num_classes, data.in_channels, (height, width)
         )
         register(program, data)
-        return os.getpid()
 
     def answer(
         self, message: Message, context: Context, names: Sequence[str], *records: ArrayRecord
@@ -137,11 +136,13 @@ class _Seat:
         actor: Ray's handle.
         ready: has prepared itself.
         job: at work on it.
+        awaited: what it will answer next; of workers before it nothing is heard any more.
     """
 
     actor: Any = None
     ready: bool = False
     job: _Job | None = None
+    awaited: Future[Any] | None = None
 
 
 @dataclass(eq=False)
@@ -185,7 +186,7 @@ class RayExecutor:
         self.close()
 
     def start(self, program: Program, data: FederatedData) -> None:
-        """Start all workers and wait until they are ready for clients of ``program``.
+        """Have all workers ready for clients of ``program``; those that run already go on.
 
         Args:
             program: the workers build it anew, from its settings.
@@ -208,9 +209,12 @@ class RayExecutor:
             return self.session.ray.put(shared)
 
         self._data = self.session.call(put)
-        self._seats = [_Seat() for _ in range(self.workers)]
+        self._seats = self._seats or [_Seat() for _ in range(self.workers)]
         for seat in self._seats:
-            self._employ(seat)
+            if seat.ready and seat.job is None:
+                self._prepare(seat)
+            else:
+                self._employ(seat)
         deadline = time.monotonic() + _START_SECONDS
         while not all(seat.ready for seat in self._seats):
             done = self._next(deadline)
@@ -288,16 +292,18 @@ class RayExecutor:
         return self.session.call(lambda: self.session.ray.put(record))
 
     def _employ(self, seat: _Seat) -> None:
-        seat.ready = False
-
-        def start() -> Any:
+        def start() -> None:
             if seat.actor is not None:
                 # Most often it is dead; where only Ray has lost it, it must not linger.
                 self.session.ray.kill(seat.actor)
-            seat.actor = self._actor_class.remote()
-            return seat.actor.prepare.remote(self._settings, self._data)
+            seat.actor, seat.job = self._actor_class.remote(), None
 
-        self._watch(seat, start)
+        self.session.call(start)
+        self._prepare(seat)
+
+    def _prepare(self, seat: _Seat) -> None:
+        seat.ready = False
+        self._watch(seat, lambda: seat.actor.prepare.remote(sys.path, self._settings, self._data))
 
     def _send(self, seat: _Seat, job: _Job) -> None:
         seat.job = job
@@ -310,17 +316,20 @@ class RayExecutor:
 
     def _watch(self, seat: _Seat, submit: Callable[[], Any]) -> None:
         # The queue, and not ray.wait, is what this thread waits for: see RaySession.
-        future = self.session.call(lambda: submit().future())
+        future = seat.awaited = self.session.call(lambda: submit().future())
         future.add_done_callback(lambda done: self._done.put((seat, done)))
 
     def _next(self, deadline: float) -> tuple[_Seat, Future[Any]] | None:
         """What a worker has done, or None at the deadline."""
-        left = deadline - time.monotonic()
-        try:
-            # A lock cannot wait for much more than 200 years.
-            return self._done.get(timeout=max(0.0, min(left, 1e9)))
-        except Empty:
-            return None
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                # A lock cannot wait for much more than 200 years.
+                seat, done = self._done.get(timeout=max(0.0, min(left, 1e9)))
+            except Empty:
+                return None
+            if done is seat.awaited:
+                return seat, done
 
     def _free(self, seat: _Seat, done: Future[Any]) -> _Job | None:
         """Make a seat ready for its next client, with another worker where its own has died.
@@ -340,7 +349,9 @@ class RayExecutor:
             self._employ(seat)
         elif job is None:
             if error is not None:
-                raise ConfigError(f"workers cannot get ready: {cause(str(error))}")
+                raised = getattr(error, "cause", None)
+                why = str(raised) if isinstance(raised, FedpartError) else cause(str(error))
+                raise ConfigError(f"workers cannot get ready: {why}")
             seat.ready, self._failed_starts = True, 0
         return job
 

@@ -75,7 +75,7 @@ class FakeActor:
             type("Method", (), {"remote": staticmethod(f)}) for f in (self._prepare, self._answer)
         )
 
-    def _prepare(self, settings, data):
+    def _prepare(self, path, settings, data):
         self.ray.log.append(("start", self.number))
         return self._result(lambda: self.ray.script(self.number, None))
 
