@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import socket
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +10,7 @@ from fedpart.config import Config
 from fedpart.errors import ConfigError
 from fedpart.machine import available_cores
 
+_CONNECT_SECONDS = 5.0
 _INSTALL = "pip install 'fedpart[sim]' brings it"
 
 
@@ -34,7 +36,8 @@ def choose_backend(config: Config) -> Backend:
     ``auto`` is Ray where it has something to share out, or where a setting asks for workers.
 
     Raises:
-        ConfigError: Ray is asked for and not installed, or more workers than the GPUs hold.
+        ConfigError: Ray is asked for and not installed, nobody answers at its address, or more
+            workers than the GPUs hold.
     """
     if config.backend in ("inline", "algorithm"):
         return Backend(config.backend, None, config.backend)
@@ -45,6 +48,7 @@ def choose_backend(config: Config) -> Backend:
         asked = _asks_for_workers(config) or "backend is 'ray'"
         raise ConfigError(f"{asked}, but ray is not installed; {_INSTALL}")
     if config.ray_address is not None:
+        _check_answers(config.ray_address)
         workers = None if config.workers == "auto" else config.workers
         count = "as many workers as it holds" if workers is None else _count(workers)
         return Backend("ray", workers, f"ray at {config.ray_address}, {count}")
@@ -122,6 +126,18 @@ def _asks_for_workers(config: Config) -> str:
 
 def _installed() -> bool:
     return importlib.util.find_spec("ray") is not None
+
+
+def _check_answers(address: str) -> None:
+    """Try the address first: Ray itself would try for half a minute."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS):
+            pass
+    except OSError as error:
+        raise ConfigError(f"ray-address is {address!r}, where nobody answers: {error}") from None
 
 
 def _count(workers: int) -> str:

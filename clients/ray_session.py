@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -40,7 +39,6 @@ _WORKERS_ENVIRONMENT = {
 # Seconds that Ray has to end by itself, when nobody waits and when somebody does; it takes about
 # 1.3, or several where the machine is busy.
 _PATIENCE, _HASTE = 10.0, 1.5
-_CONNECT_SECONDS = 5.0
 # Ray refuses a store of less than 75 MiB.
 _LEAST_STORE = 80 * 2**20
 # A socket's path may have 107 bytes (103 on macOS). Ray's longest is
@@ -73,10 +71,10 @@ class RaySession:
             gpus: as ``cpus``.
             store_bytes: what the object store must hold at once.
             address: ``host:port`` of a cluster that this machine is part of, or ``auto``; the
-                cluster has its own CPUs, GPUs and store.
+                cluster has its own CPUs, GPUs and store, and may ask for a token of the user's.
 
         Raises:
-            ConfigError: nobody answers at ``address``.
+            ConfigError: no connection to ``address``.
             OutputError: no temporary folder with a name short enough.
         """
         self.ray = _import_ray()
@@ -151,6 +149,8 @@ class RaySession:
 
     def _start(self, cpus: int, gpus: int, store_bytes: int) -> None:
         store_bytes = max(store_bytes, _LEAST_STORE)
+        # Only we, and whom we start, may use our Ray; it would keep a token in the home folder.
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         with _environment(_WORKERS_ENVIRONMENT):
             self.ray.init(
                 # Even where RAY_ADDRESS is set.
@@ -166,7 +166,6 @@ class RaySession:
             )
 
     def _connect(self, address: str) -> None:
-        _check_answers(address)
         try:
             self.ray.init(
                 address=address,
@@ -175,31 +174,19 @@ class RaySession:
                 runtime_env={"env_vars": _WORKERS_ENVIRONMENT},
             )
         except Exception as error:
-            first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-            raise ConfigError(f"ray-address is {address!r}: {first}") from error
+            first = (str(error).strip() or repr(error)).splitlines()[0]
+            raise ConfigError(
+                f"ray-address is {address!r}: {first} (where it wants a token: set RAY_AUTH_MODE "
+                "to token, beside the token)"
+            ) from error
 
 
 def _import_ray() -> Any:
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    # Ray would keep one in the home folder. Only we, and whom we start, may use our Ray.
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     import ray
 
     return ray
-
-
-def _check_answers(address: str) -> None:
-    if address == "auto":
-        return
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or "/" in host:
-        raise ConfigError(f"ray-address is {address!r}; it must be host:port, or auto")
-    try:
-        with socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS):
-            pass
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"ray-address is {address!r}, where no Ray answers: {error}") from None
 
 
 def _short_folder() -> Path:

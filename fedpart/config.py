@@ -139,7 +139,7 @@ class Config(BaseModel):
         0.0, ge=0, description="share of a GPU that a worker of ray takes; 0: none"
     )
     ray_address: str | None = Field(
-        None, description="host:port of a Ray cluster that this machine is part of"
+        None, description="host:port of a Ray cluster that this machine is part of, or auto"
     )
     device: Literal["cpu"] = Field("cpu", description="where clients compute")
     round_timeout: float = Field(3600.0, gt=0, description="deadline of a round in seconds")
@@ -233,6 +233,16 @@ class Config(BaseModel):
     def _whole_gpus(cls, value: float) -> float:
         if value > 1 and not value.is_integer():
             raise ValueError(f"is {value:g}; above 1 it must be a whole number")
+        return value
+
+    @field_validator("ray_address")
+    @classmethod
+    def _host_and_port(cls, value: str | None) -> str | None:
+        host, _, port = (value or "auto").rpartition(":")
+        if value not in (None, "auto") and (
+            not host or "/" in host or not port.isdecimal() or int(port) > 65535
+        ):
+            raise ValueError(f"is {value!r}; it must be host:port, or auto")
         return value
 
     @field_validator("chunks", mode="before")

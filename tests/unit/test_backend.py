@@ -1,3 +1,5 @@
+import socket
+
 import pytest
 
 from clients import backend
@@ -13,6 +15,7 @@ def machine(monkeypatch):
     def make(cores: int, installed: bool = True) -> None:
         monkeypatch.setattr(backend, "available_cores", lambda: cores)
         monkeypatch.setattr(backend, "_installed", lambda: installed)
+        monkeypatch.setattr(backend, "_check_answers", lambda address: None)
 
     return make
 
@@ -111,3 +114,12 @@ def test_more_workers_than_gpus_hold_is_refused():
         fit(8, 2, gpus_per_client=0.5, workers=5)
     with pytest.raises(ConfigError, match=r"gpus-per-client is 0\.5: 0 GPUs can hold 0 such work"):
         fit(8, 0, gpus_per_client=0.5)
+
+
+def test_an_address_where_nobody_answers_is_refused_at_once():
+    with socket.socket() as bound:
+        # Bound, and so nobody else's; but not listening.
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=f"ray-address is '{address}', where nobody answers"):
+            choose(ray_address=address)
