@@ -91,10 +91,10 @@ class RaySession:
             else:
                 self.call(lambda: self._start(cpus, gpus, store_bytes))
             self.resources = self.call(self.ray.cluster_resources)
+            _keep_sigterm()
         except BaseException as error:
             self.close(hurry=not isinstance(error, Exception))
             raise
-        _keep_signals()
 
     def __enter__(self) -> "RaySession":
         """Itself."""
@@ -125,7 +125,10 @@ class RaySession:
         Args:
             hurry: somebody has pressed Ctrl-C; what does not end by itself at once is killed.
         """
-        _keep_signals()
+        _keep_sigterm()
+        if hurry and sys.platform != "win32":
+            # Where SIGTERM came before it was Python's again, the process would abort.
+            signal.alarm(0)
         self.submit(self.ray.shutdown)
         self._todo.put(None)
         try:
@@ -237,7 +240,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _keep_signals() -> None:
+def _keep_sigterm() -> None:
     """Give SIGTERM back to Python.
 
     Ray's library takes it when it is loaded into this process: it prints a stack trace, and sets
@@ -247,5 +250,3 @@ def _keep_signals() -> None:
         handler = signal.getsignal(signal.SIGTERM)
         if handler is not None:
             signal.signal(signal.SIGTERM, handler)
-        if sys.platform != "win32":
-            signal.alarm(0)
