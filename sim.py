@@ -17,7 +17,14 @@ from pathlib import Path
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING
 
-from fedpart.arguments import Request, check_picture, parse_compare, parse_run, parse_table
+from fedpart.arguments import (
+    Request,
+    check_picture,
+    parse_compare,
+    parse_run,
+    parse_table,
+    resumed_config,
+)
 from fedpart.config import Config
 from fedpart.errors import ConfigError, FedpartError, OutputError
 from fedpart.progress import Progress, make_progress, table
@@ -26,6 +33,7 @@ from fedpart.run_files import check_free, check_packages, choose_folder, read_co
 from fedpart.seeds import check_unfinished, new_parent, over_seeds, seed_runs
 
 if TYPE_CHECKING:
+    from clients.backend import Backend
     from fedpart.data import FederatedData
     from fedpart.program import Program
     from fedpart.run_folder import RunFolder
@@ -88,7 +96,7 @@ def _why(error: BaseException) -> tuple[str, int]:
 def _run(argv: list[str]) -> None:
     request = parse_run(argv)
     if request.resume is not None and not request.dry_run:
-        config = read_config(request.resume).model_copy(update={"out": str(request.resume)})
+        config = resumed_config(request, read_config(request.resume))
         with _progress(config) as progress:
             if config.seeds > 1:
                 _several_seeds(config, argv, progress, resume=True)
@@ -145,7 +153,10 @@ def _one_run(
     if not resume:
         check_free(out)
     progress.begin(config)
-    _import(config)
+    from clients.backend import choose_backend
+
+    backend = choose_backend(config)
+    _import(backend)
     from fedpart.model_file import starting_state
     from fedpart.run_folder import RunFolder
 
@@ -153,7 +164,9 @@ def _one_run(
         progress.round(record, evaluation)
         INTERRUPTS.check()
 
-    with INTERRUPTS.working():
+    # Workers end last: what a run leaves on disk is safe before they are waited for, and their
+    # memory still counts.
+    with INTERRUPTS.working(), contextlib.ExitStack() as workers:
         data, program = _prepare(config, data)
         state = None if resume else starting_state(program)
         folder = RunFolder(out, program, data, on_round)
@@ -165,10 +178,12 @@ def _one_run(
                     if whole is not None and not (top / "config.toml").exists():
                         new_parent(top, whole)
                     folder.create(state, ["sim.py", *argv])
+                folder.runs_on(backend.name, backend.workers)
             progress.data(data.source, folder.rounds)
+            progress.backend(backend.text)
             for text in folder.warnings:
                 progress.warn(text)
-            _backend(config, program, data, state, folder)
+            _train(backend, program, data, state, folder, workers)
             with INTERRUPTS.held():
                 importlib.import_module("matplotlib.figure")
             summary = folder.finish()
@@ -183,11 +198,13 @@ def _progress(config: Config) -> Iterator[Progress]:
         yield progress
 
 
-def _import(config: Config) -> None:
+def _import(backend: "Backend") -> None:
     """Load at once what a run needs and takes seconds; no signal comes in the midst of it."""
     names = ["fedpart.run_folder", "fedpart.plan"]
-    if config.backend != "algorithm":
+    if backend.name != "algorithm":
         names += ["clients.grid", "strategies.app"]
+    if backend.name == "ray":
+        names += ["clients.ray_executor", "ray"]
     for name in names:
         importlib.import_module(name)
 
@@ -207,23 +224,32 @@ def _prepare(config: Config, data: "FederatedData | None") -> "tuple[FederatedDa
     return data, build_program(config, data.num_classes, data.in_channels)
 
 
-def _backend(
-    config: Config,
+def _train(
+    backend: "Backend",
     program: "Program",
     data: "FederatedData",
     state: "ServerState",
     folder: "RunFolder",
+    workers: contextlib.ExitStack,
 ) -> None:
-    if config.backend == "algorithm":
+    if backend.name == "algorithm":
         from fedpart.algorithm import run as run_algorithm
 
         run_algorithm(program, data, state, folder)
         return
     # The two adapters do not know each other: this is where they meet.
-    from clients.grid import inline_grid
     from strategies.app import run as run_strategy
 
-    run_strategy(program, state, folder, inline_grid(program, data))
+    if backend.name == "ray":
+        from clients.ray_executor import ray_grid
+
+        grid = workers.enter_context(ray_grid(program, data, backend.workers))
+        folder.runs_on("ray", grid.executor.workers)
+    else:
+        from clients.grid import inline_grid
+
+        grid = inline_grid(program, data)
+    run_strategy(program, state, folder, grid)
 
 
 @contextlib.contextmanager
@@ -255,7 +281,9 @@ def _dry_run(request: Request, config: Config) -> None:
     if request.resume is not None:
         raise ConfigError("--resume and --dry-run do not go together; leave one out")
     check_free(choose_folder(config))
-    _import(config)
+    from clients.backend import choose_backend
+
+    _import(choose_backend(config))
     with INTERRUPTS.working():
         data, program = _prepare(config, None)
         starting_state(program)

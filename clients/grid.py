@@ -64,11 +64,14 @@ class LocalGrid(Grid):
     """Messages go to an executor and replies come back, with no network and no copies.
 
     Client i is node i + 2, in every run.
+
+    Attributes:
+        executor: runs the messages.
     """
 
     def __init__(self, executor: Executor, config: Config) -> None:
         """Offer a node for each client of ``config``, run by ``executor``."""
-        self._executor, self._num_clients = executor, config.clients
+        self.executor, self._num_clients = executor, config.clients
         # Flower's run configs hold scalars only.
         self._run_config = {
             key: value if isinstance(value, str | bool | int | float) else ",".join(map(str, value))
@@ -140,7 +143,7 @@ class LocalGrid(Grid):
             else:
                 error = Error(NODE_UNAVAILABLE, f"there is no node {node}")
                 replies.append(Message(error, reply_to=message))
-        for reply in self._executor.run(work, deadline):
+        for reply in self.executor.run(work, deadline):
             if time.monotonic() > deadline:
                 break
             replies.append(reply)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from fedpart.config import Config, kebab, keys, load_toml, make_config, nearest
+from fedpart.config import NOT_RESULTS, Config, kebab, keys, load_toml, make_config, nearest
 from fedpart.errors import ConfigError
 
 SUBCOMMANDS = ("compare", "split", "table")
@@ -19,6 +19,8 @@ _GROUPS = {
     "eval_every": "running and watching",
 }
 _RUNS = "run folders, parents of several seeds, or any folders that hold them"
+# Where a run is, and how often it is made, do not change when it is taken up.
+_CHANGEABLE = NOT_RESULTS - {"out", "name", "seeds"}
 _EPILOG = """other commands:
   sim.py compare DIR [DIR ...] --out curves.png   accuracy against what was sent, for several runs
   sim.py table DIR [DIR ...] [--latex]   mean and standard error over seeds beside the paper's
@@ -75,15 +77,18 @@ def parse_run(argv: Sequence[str]) -> Request:
         )
     given: dict[str, Any] = dict(vars(known))
     config, resume, dry_run = (given.pop(name) for name in ("config", "resume", "dry_run"))
-    if resume is not None and (given or config is not None):
-        extra = "--config" if config is not None else f"--{kebab(next(iter(given)))}"
+    bound = [name for name in given if name not in _CHANGEABLE]
+    if resume is not None and (bound or config is not None):
+        extra = "--config" if config is not None else f"--{kebab(bound[0])}"
         raise ConfigError(f"--resume goes on with the run's own settings; leave {extra} out")
     for name, text in (("config", config), ("resume", resume)):
         if text == "":
             raise ConfigError(f"--{name} is empty; give it a path or leave it out")
     values = {} if config is None else load_toml(config)
     values |= {("json" if n == "json_summary" else kebab(n)): v for n, v in given.items()}
-    return Request(with_data_dir(values), None if resume is None else Path(resume), dry_run)
+    # A run that is resumed keeps its own data-dir, unless another is given.
+    named = values if resume is not None and "data-dir" not in values else with_data_dir(values)
+    return Request(named, None if resume is None else Path(resume), dry_run)
 
 
 def with_data_dir(values: dict[str, object]) -> dict[str, object]:
@@ -95,6 +100,16 @@ def with_data_dir(values: dict[str, object]) -> dict[str, object]:
     if not named:
         return values
     return values | {"data-dir": os.path.abspath(os.path.expanduser(str(named)))}
+
+
+def resumed_config(request: Request, config: Config) -> Config:
+    """Settings of a run that is taken up: its own, and how to run it from here on.
+
+    Raises:
+        ConfigError: a bad value.
+    """
+    values = config.model_dump(by_alias=True) | request.values | {"out": str(request.resume)}
+    return make_config(values)
 
 
 def check_picture(out: Path) -> None:
@@ -193,7 +208,8 @@ def _run_parser() -> _Parser:
         "--resume",
         default=None,
         metavar="DIR",
-        help="take up an interrupted run, or several seeds; no other flag",
+        help="take up an interrupted run, or several seeds; its settings, but for back end, "
+        "data-dir and watching",
     )
     parser.add_argument(
         "--dry-run", action="store_true", default=False, help="say what would happen; do nothing"

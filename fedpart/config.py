@@ -19,9 +19,9 @@ else:
 
 MAX_CHUNKS = 255
 # Where a run is written and how it is watched: two runs that differ only here give equal numbers.
-_NOT_RESULTS = frozenset(
-    {"out", "name", "backend", "json_summary", "logger", "checkpoint_every"}
-    | {"data_dir", "round_timeout", "max_empty_rounds", "seeds"}
+NOT_RESULTS = frozenset(
+    {"out", "name", "json_summary", "logger", "checkpoint_every", "data_dir", "round_timeout"}
+    | {"max_empty_rounds", "seeds", "backend", "workers", "gpus_per_client", "ray_address"}
 )
 _LIMITS = {
     "greater_than": ("gt", "above"),
@@ -133,8 +133,21 @@ class Config(BaseModel):
     eval_size: int = Field(
         2000, ge=1, description="validation images for curves; the last ten evaluations use all"
     )
-    backend: Literal["inline", "algorithm"] = Field(
-        "inline", description="Flower apps in this process, or the plain loop without Flower"
+    backend: Literal["auto", "ray", "inline", "algorithm"] = Field(
+        "auto",
+        description="Flower apps in Ray's workers or in this process, or the plain loop without "
+        "Flower; auto: ray where there is more than one core",
+    )
+    workers: int | Literal["auto"] = Field(
+        "auto",
+        description="processes of ray; auto: one a core (or what the GPUs hold), at most one a "
+        "client of the round",
+    )
+    gpus_per_client: float = Field(
+        0.0, ge=0, description="share of a GPU that a worker of ray takes; 0: none"
+    )
+    ray_address: str | None = Field(
+        None, description="host:port of a Ray cluster that this machine is part of, or auto"
     )
     precision: Literal["fp32", "bf16"] = Field(
         "fp32", description="what the network computes in; values and sums stay fp32"
@@ -171,7 +184,7 @@ class Config(BaseModel):
     @classmethod
     def result_fields(cls) -> list[str]:
         """Fields that results depend on, in order."""
-        return [name for name in cls.model_fields if name not in _NOT_RESULTS]
+        return [name for name in cls.model_fields if name not in NOT_RESULTS]
 
     def result_values(self) -> dict[str, Any]:
         """Field name -> JSON value, of the fields that results depend on."""
@@ -225,6 +238,36 @@ class Config(BaseModel):
             except ValueError:
                 return value
             return int(number) if number.is_integer() else value
+        return value
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _auto_or_number(cls, value: object) -> object:
+        if value == "auto":
+            return value
+        try:
+            number = int(value) if isinstance(value, int | str) else 0
+        except ValueError:
+            number = 0
+        if number < 1:
+            raise ValueError(f"is {value!r}; it must be auto or a whole number of at least 1")
+        return number
+
+    @field_validator("gpus_per_client")
+    @classmethod
+    def _whole_gpus(cls, value: float) -> float:
+        if value > 1 and not value.is_integer():
+            raise ValueError(f"is {value:g}; above 1 it must be a whole number")
+        return value
+
+    @field_validator("ray_address")
+    @classmethod
+    def _host_and_port(cls, value: str | None) -> str | None:
+        host, _, port = (value or "auto").rpartition(":")
+        if value not in (None, "auto") and (
+            not host or "/" in host or not port.isdecimal() or int(port) > 65535
+        ):
+            raise ValueError(f"is {value!r}; it must be host:port, or auto")
         return value
 
     @field_validator("chunks", mode="before")

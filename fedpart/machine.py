@@ -1,7 +1,9 @@
 """Facts about the machine and the code, for the records of a run."""
 
+import contextlib
 import functools
 import hashlib
+import math
 import os
 import platform
 import resource
@@ -10,7 +12,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = ("fedpart", "torch", "torchvision", "numpy", "flwr")
+PACKAGES = ("fedpart", "torch", "torchvision", "numpy", "flwr", "ray")
 
 
 def versions() -> dict[str, str]:
@@ -28,13 +30,37 @@ def _version(name: str) -> str:
 
 def hardware() -> dict[str, str | int]:
     """Machine, processor, system and cores that this process may use."""
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return {
         "machine": platform.machine(),
         "processor": _processor(),
         "system": platform.system(),
-        "cores": cores,
+        "cores": available_cores(),
     }
+
+
+def available_cores() -> int:
+    """Cores that this process may keep busy: its affinity, and its container's share of time."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, min(cores, math.floor(_quota(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")))))
+
+
+def _quota(root: Path, membership: Path) -> float:
+    """The least share of time, in cores, that a control group of Linux grants this process."""
+    quotas = [float(10**9)]
+    with contextlib.suppress(OSError):
+        # Version 2 has one line, 0::/own/group; a limit may sit on the group or any above it.
+        own = membership.read_text().rpartition("::")[2].strip().lstrip("/")
+        for group in [root / own, *(root / own).parents][: len(Path(own).parts) + 1]:
+            with contextlib.suppress(OSError, ValueError):
+                quota, period = (group / "cpu.max").read_text().split()
+                quotas.append(int(quota) / int(period))
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = (
+            (root / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")
+        )
+        if int(quota) > 0:
+            quotas.append(int(quota) / int(period))
+    return min(quotas)
 
 
 def commit() -> str | None:
@@ -75,15 +101,47 @@ def code_id() -> int:
 
 
 def peak_rss() -> int:
-    """Peak memory in bytes of this process, or of its largest ended child if that is more.
+    """Peak memory in bytes of this process and all below it, pages they share counted once.
 
-    The system keeps one peak for a process and one over its children that have ended. Clients that
-    run inline run in this process, so this is the whole tree; a child's peak counts pages shared
-    with the parent at its start, so adding the two would count them twice.
+    The system keeps a peak for each process alone. Where there are several, each counts by its
+    private pages and by what it has given back since its own peak, as if all had peaked at once;
+    shared pages are those of the process that has most. Children that have ended count by the
+    largest of them. Where the system does not tell (other than Linux), those that run do not count.
     """
     unit = 1 if sys.platform == "darwin" else 1024
     who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return unit * max(resource.getrusage(w).ru_maxrss for w in who)
+    alone = unit * max(resource.getrusage(w).ru_maxrss for w in who)
+    tree = [_memory(pid) for pid in process_tree(os.getpid())]
+    return max(alone, sum(own for own, _ in tree) + max(shared for _, shared in tree))
+
+
+def process_tree(root: int) -> list[int]:
+    """A process and all its descendants that are alive; only itself where /proc does not tell."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            # The name, in brackets, may hold anything; what follows it is state and parent.
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(entry.name))
+    tree = [root]
+    for pid in tree:
+        tree.extend(children.get(pid, []))
+    return tree
+
+
+def _memory(pid: int) -> tuple[int, int]:
+    """Bytes of a process: private and given back since its peak; shared. Zeros if it has ended."""
+    kilobytes: dict[str, int] = {}
+    with contextlib.suppress(OSError, KeyError):
+        for name in ("smaps_rollup", "status"):
+            for line in Path(f"/proc/{pid}/{name}").read_text().splitlines():
+                key, _, value = line.partition(":")
+                if value.endswith(" kB"):
+                    kilobytes[key] = int(value.split()[0])
+        private = kilobytes["Private_Clean"] + kilobytes["Private_Dirty"]
+        given_back = max(0, kilobytes["VmHWM"] - kilobytes["Rss"])
+        return 1024 * (private + given_back), 1024 * (kilobytes["Rss"] - private)
+    return 0, 0
 
 
 def _processor() -> str:

@@ -30,6 +30,10 @@ class Progress(Protocol):
         """Something that the user should know, and that stops nothing."""
         ...
 
+    def backend(self, text: str) -> None:
+        """Clients are about to run there."""
+        ...
+
     def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
         """A round has ended, with an evaluation or without."""
         ...
@@ -175,6 +179,10 @@ class PlainProgress:
         """See ``Progress``."""
         _say(f"warning: {text}")
 
+    def backend(self, text: str) -> None:
+        """See ``Progress``."""
+        _say(f"back end: {text}")
+
     def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
         """See ``Progress``."""
         for line in failure_lines(record):
@@ -251,6 +259,10 @@ class LiveProgress:
         """See ``Progress``."""
         self._console.print(f"warning: {text}", style="yellow", soft_wrap=True, markup=False)
 
+    def backend(self, text: str) -> None:
+        """See ``Progress``."""
+        self._console.print(f"back end: {text}", soft_wrap=True, markup=False)
+
     def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
         """See ``Progress``."""
         for line in failure_lines(record):
@@ -297,6 +309,9 @@ class JsonProgress:
     def warn(self, text: str) -> None:
         """See ``Progress``."""
         sys.stderr.write(f"warning: {text}\n")
+
+    def backend(self, text: str) -> None:
+        """See ``Progress``."""
 
     def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
         """See ``Progress``."""

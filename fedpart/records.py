@@ -126,6 +126,10 @@ class RunInfo(Record):
     versions: dict[str, str]
     commit: str | None = Field(description="git commit of the code, '+' appended if changed")
     hardware: dict[str, str | int]
+    backend: str | None = Field(None, description="where clients run, auto resolved")
+    workers: int | None = Field(
+        None, ge=1, description="worker processes; null where clients run in the main process"
+    )
     seed: int = Field(ge=0)
     data_source: str
     data_hash: str = Field(pattern="^[0-9a-f]{64}$")

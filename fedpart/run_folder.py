@@ -156,6 +156,12 @@ class RunFolder:
         self._open_events(done)
         return state
 
+    def runs_on(self, backend: str, workers: int | None) -> None:
+        """Note where clients run, once it is known; it may change with a resume."""
+        assert self._info is not None, "runs_on comes after create or resume"
+        self._info = self._info.model_copy(update={"backend": backend, "workers": workers})
+        self._write("run.json", self._info)
+
     def _never_saved(self) -> bool:
         rounds = self.path / "rounds.jsonl"
         if (self.path / "checkpoint.pt").exists():

@@ -37,6 +37,15 @@ SETTINGS = [
     (["--chunks", ""], "chunks is empty", "leave it out"),
     (["--config", ""], "--config is empty", "leave it out"),
     (["--name", "../x"], "name is '../x'", "without /"),
+    (["--workers", "0"], "workers is '0'", "auto or a whole number of at least 1"),
+    (["--workers", "many"], "workers is 'many'", "auto or a whole number of at least 1"),
+    (["--workers", "1.5"], "workers is '1.5'", "auto or a whole number of at least 1"),
+    (["--ray-address", "ray://head:10001"], "ray-address is 'ray://head:10001'", "host:port, or"),
+    (["--ray-address", "head"], "ray-address is 'head'", "it must be host:port, or auto"),
+    (["--backend", "ray", "--ray-address", "127.0.0.1:1"], "127.0.0.1:1", "nobody answers"),
+    (["--backend", "rey"], "backend is 'rey'", "did you mean 'ray'?"),
+    (["--gpus-per-client", "-1"], "gpus-per-client is '-1'", "at least 0"),
+    (["--gpus-per-client", "1.5"], "gpus-per-client is 1.5", "above 1 it must be a whole number"),
 ]
 
 

@@ -397,12 +397,25 @@ def run_process(*words, **kwargs):
 
 def test_help_is_quick_and_loads_nothing_heavy():
     code = "import sys, sim\ntry:\n sim.main(['--help'])\nexcept SystemExit:\n pass\n"
-    code += "print(sorted({'torch', 'flwr', 'matplotlib', 'rich'} & set(sys.modules)))"
+    code += "print(sorted({'torch', 'flwr', 'matplotlib', 'ray', 'rich'} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=SIM.parent, capture_output=True, text=True
     )
     assert done.stdout.rstrip().endswith("[]"), done.stderr
     assert "--clients-per-round" in done.stdout
+
+
+def test_a_run_in_one_process_does_not_load_ray(home):
+    words = [*TINY, "--rounds", "1", "--method", "fedavg", "--out", "run"]
+    code = f"import sys, sim\nassert sim.main({words!r}) == 0\nprint('ray' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SIM.parent)},
+    )
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
+    assert "back end: inline" in done.stdout
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

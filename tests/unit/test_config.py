@@ -10,7 +10,8 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def test_settings_survive_toml_and_back(tmp_path):
-    config = Config(chunks=(0.9, 0.1), data_dir='C:\\da"ta\n', name="Ünï", hyper_batch_size=7)
+    path = 'C:\\da"ta\n'
+    config = Config(chunks=(0.9, 0.1), data_dir=path, name="Ünï", hyper_batch_size=7, workers=3)
     (tmp_path / "c.toml").write_text(config.to_toml(), encoding="utf-8")
     assert make_config(load_toml(tmp_path / "c.toml")) == config
 
@@ -53,7 +54,8 @@ def test_skew_follows_the_data_set(dataset, skew):
 def test_config_hash_follows_what_results_depend_on():
     base = Config().config_hash
     places = {"out": "x", "name": "y", "backend": "algorithm", "checkpoint_every": 3}
-    assert Config(**places, data_dir="z", json_summary=True).config_hash == base
+    ray = {"workers": 3, "gpus_per_client": 0.5, "ray_address": "head:6379"}
+    assert Config(**places, **ray, data_dir="z", json_summary=True).config_hash == base
     # When a run gives up changes none of the rounds before; a resume may be more patient.
     assert Config(max_empty_rounds=9, round_timeout=5).config_hash == base
     for change in ({"seed": 1}, {"rounds": 5}, {"chunks": (0.9, 0.1)}, {"eval_every": 5}):
@@ -80,6 +82,11 @@ def test_names_of_runs():
         ({"max-empty-rounds": 0}, "max-empty-rounds is 0; it must be at least 1"),
         ({"width-start": 2}, "width-start is 2; it must be at most 1"),
         ({"alpha": float("inf")}, "alpha is inf; it must be a finite number"),
+        ({"workers": -2}, "workers is -2; it must be auto or a whole number of at least 1"),
+        (
+            {"ray-address": "head:70000"},
+            "ray-address is 'head:70000'; it must be host:port, or auto",
+        ),
         (
             {"chunks": [0.5, 0.49999]},
             "chunks is 0.5,0.49999, which sums to 0.99999; shares must sum to 1",

@@ -67,6 +67,7 @@ FAILURE = FailureRecord(client_id=7, chunk=0, reason="fell [over]")
 def show(progress, tmp_path):
     progress.begin(Config(rounds=2))
     progress.data("digits [real]", [])
+    progress.backend("inline (one [core])")
     progress.round(record(1, failures=[FAILURE]), None)
     progress.round(record(2), EVALUATION)
     progress.end(SUMMARY, tmp_path)
@@ -77,8 +78,9 @@ def test_plain_lines(tmp_path, capsys):
     show(PlainProgress(), tmp_path)
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "data: digits [real]"
-    assert lines[2] == "round 1: client 7: fell [over]"
-    assert lines[3].startswith(
+    assert lines[2] == "back end: inline (one [core])"
+    assert lines[3] == "round 1: client 7: fell [over]"
+    assert lines[4].startswith(
         "round 2/2, accuracy 87.50 %, rotation ±45.0°, dropout 0.200, up 1 MB (50 %), 0:00:00"
     )
     assert any(line.split() == ["test", "accuracy", "50.00", "%"] for line in lines)
@@ -91,7 +93,15 @@ def test_a_live_line_in_a_terminal(tmp_path):
     progress._console = Console(file=screen, force_terminal=True, width=200, color_system=None)
     show(progress, tmp_path)
     text = screen.getvalue()
-    for words in ("digits [real]", "fell [over]", "2/2", "acc 87.5 %", "±45.0°", "(50 %)"):
+    for words in (
+        "digits [real]",
+        "inline (one [core])",
+        "fell [over]",
+        "2/2",
+        "acc 87.5 %",
+        "±45.0°",
+        "(50 %)",
+    ):
         assert words in text
     assert "curves.png" in text
 

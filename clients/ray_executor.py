@@ -1,0 +1,460 @@
+"""An executor over Ray's workers: each runs the ClientApp in a process of its own."""
+
+import contextlib
+import copy
+import ctypes
+import logging
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, cast
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+
+from clients.app import app, own_id, register
+from clients.backend import gpus_for, local_workers, workers_that_fit
+from clients.grid import CLIENT_APP_RAISED, InlineExecutor, LocalGrid
+from clients.ray_session import RaySession
+from fedpart.config import make_config
+from fedpart.data import FederatedData
+from fedpart.errors import ClientFailure, ConfigError, FedpartError, cause
+from fedpart.program import Program, build_program
+from fedpart.runtime import prepare_process
+
+logger = logging.getLogger(__name__)
+
+# Flower's own code: a ClientApp whose process died.
+CLIENT_APP_CRASHED = 8
+# Workers that may die over one client before it counts as failed.
+_DEATHS_OF_A_CLIENT = 2
+# Workers a seat may lose on the average, none becoming ready, before the run ends.
+_FAILED_STARTS = 3
+# Room in the object store beside images and messages: split, state, what is freed late.
+_SPARE_BYTES = 64 * 2**20
+# Seconds that a worker has to load its packages and get ready; it takes about 3.
+_START_SECONDS = 300.0
+
+# Linux's name, from prctl.h.
+_PR_SET_PDEATHSIG = 1
+
+Cost = Callable[[Message, Context], float]
+
+
+class Worker:
+    """What runs in a worker's process."""
+
+    def prepare(
+        self, path: Sequence[str], settings: dict[str, object], data: FederatedData
+    ) -> None:
+        """Get ready for clients of one run.
+
+        Args:
+            path: where else to look for modules: the user's network may be anywhere.
+            settings: TOML keys and values; the network and its partition follow from them.
+            data: in the object store's memory, which all workers of a machine map.
+        """
+        sys.path.extend(place for place in path if place not in sys.path)
+        _end_with_parent()
+        _register_arrays()
+        prepare_process()
+        height, width = data.images.shape[2:]
+        program = build_program(
+            make_config(settings), data.num_classes, data.in_channels, (height, width)
+        )
+        register(program, data)
+
+    def answer(
+        self, message: Message, context: Context, names: Sequence[str], *records: ArrayRecord
+    ) -> tuple[Message, RecordDict]:
+        """Answer one message, as ``InlineExecutor`` does.
+
+        Args:
+            message: without its arrays.
+            context: of the client that is asked.
+            names: of the message's arrays.
+            records: those arrays, which Ray has taken from the object store.
+
+        Returns:
+            the reply, and the client's state after it.
+        """
+        message.content.update(zip(names, records, strict=True))
+        (reply,) = InlineExecutor(app).run([(message, context)], float("inf"))
+        return reply, context.state
+
+
+def _end_with_parent() -> None:
+    """Have Linux kill this process when Ray's daemon, which started it, has died.
+
+    Ray notices only when a worker comes back from what it is at, and that may be a long round.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _register_arrays() -> None:
+    """Let the bytes of arrays go through shared memory as they are, instead of by pickle."""
+    from ray.util import register_serializer
+
+    register_serializer(
+        Array,
+        serializer=lambda a: (a.dtype, a.shape, a.stype, np.frombuffer(a.data, np.uint8)),
+        deserializer=lambda a: Array(a[0], a[1], a[2], a[3].tobytes()),
+    )
+
+
+@dataclass(eq=False)
+class _Job:
+    """One message to one client.
+
+    Attributes:
+        message: as the server sent it.
+        context: of the client.
+        light: the message without arrays.
+        arrays: name -> place in the object store.
+        deaths: workers that have died over it.
+    """
+
+    message: Message
+    context: Context
+    light: Message
+    arrays: dict[str, Any]
+    deaths: int = 0
+
+
+@dataclass(eq=False)
+class _Seat:
+    """A place for one worker; who dies is replaced.
+
+    Attributes:
+        actor: Ray's handle.
+        ready: has prepared itself.
+        job: at work on it.
+        awaited: what it will answer next; of workers before it nothing is heard any more.
+    """
+
+    actor: Any = None
+    ready: bool = False
+    job: _Job | None = None
+    awaited: Future[Any] | None = None
+
+
+@dataclass(eq=False)
+class RayExecutor:
+    """Hands clients out to workers, the longest first, one to each at a time.
+
+    Attributes:
+        session: Ray.
+        workers: how many.
+        gpus_per_client: share of a GPU for each.
+        cost: expected work on a message, in any unit; the order of replies may follow from it, but
+            no result does.
+    """
+
+    session: RaySession
+    workers: int
+    gpus_per_client: float = 0.0
+    cost: Cost = field(default=lambda message, context: 0.0)
+
+    def __post_init__(self) -> None:
+        """No worker runs yet."""
+        self._seats: list[_Seat] = []
+        self._done: SimpleQueue[tuple[_Seat, Future[Any]]] = SimpleQueue()
+        self._settings: dict[str, object] = {}
+        self._data: Any = None
+        self._failed_starts = 0
+        options = {"num_cpus": 1, "num_gpus": self.gpus_per_client, "max_restarts": 0}
+        self._actor_class = self.session.ray.remote(Worker).options(**options)
+
+    def __enter__(self) -> "RayExecutor":
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """See ``close``."""
+        self.close()
+
+    def start(self, program: Program, data: FederatedData) -> None:
+        """Have all workers ready for clients of ``program``; those that run already go on.
+
+        Args:
+            program: the workers build it anew, from its settings.
+            data: goes into the object store, once.
+
+        Raises:
+            ConfigError: a worker cannot be started or cannot prepare itself.
+        """
+        self._settings = program.config.model_dump(mode="json", by_alias=True)
+        # Exact ndarrays: a subclass, such as memmap, would be copied into every worker.
+        plain: dict[str, Any] = {
+            name: np.asarray(value)
+            for name, value in vars(data).items()
+            if isinstance(value, np.ndarray)
+        }
+        shared = replace(data, **plain)
+
+        def put() -> Any:
+            _register_arrays()
+            return self.session.ray.put(shared)
+
+        self._data = self.session.call(put)
+        self._seats = self._seats or [_Seat() for _ in range(self.workers)]
+        for seat in self._seats:
+            if seat.ready and seat.job is None:
+                self._prepare(seat)
+            else:
+                self._employ(seat)
+        deadline = time.monotonic() + _START_SECONDS
+        while not all(seat.ready for seat in self._seats):
+            done = self._next(deadline)
+            if done is None:
+                ready = sum(seat.ready for seat in self._seats)
+                raise ConfigError(
+                    f"workers is {self.workers}, but only {ready} were ready after "
+                    f"{_START_SECONDS:g} s: use fewer, or see who else uses the cluster"
+                )
+            self._free(*done)
+
+    def close(self) -> None:
+        """End the workers; the session goes on."""
+        self._dismiss(self._seats)
+        self._seats, self._data = [], None
+
+    def everywhere(self, function: Callable[[Worker], Any]) -> list[Any]:
+        """What ``function`` returns in each worker; no client may be under way."""
+        ray = self.session.ray
+
+        def ask() -> list[Any]:
+            refs = [seat.actor.__ray_call__.remote(function) for seat in self._seats]
+            return list(ray.get(refs))
+
+        return self.session.call(ask)
+
+    def run(self, work: Sequence[tuple[Message, Context]], deadline: float) -> Iterator[Message]:
+        """See ``Executor``.
+
+        A client that raises is answered by an error at once. A worker that dies is replaced and
+        its client run once more; a second death is an error reply. A client that is under way at
+        the deadline goes on, unheard, and keeps its worker; at the next deadline the worker is
+        replaced.
+        """
+        jobs = self._jobs(work)
+        waiting, unanswered = deque(jobs), set(jobs)
+        late = [seat for seat in self._seats if seat.job is not None]
+        while unanswered:
+            for seat in self._seats:
+                if waiting and seat.ready and seat.job is None and time.monotonic() <= deadline:
+                    self._send(seat, waiting.popleft())
+            done = self._next(deadline)
+            if done is None:
+                self._dismiss([seat for seat in late if seat.job not in (None, *jobs)])
+                return
+            job = self._free(*done)
+            if job not in unanswered:
+                continue
+            reply = self._reply(job, done[1])
+            if reply is None:
+                waiting.appendleft(job)
+            else:
+                unanswered.remove(job)
+                yield reply
+
+    def _jobs(self, work: Sequence[tuple[Message, Context]]) -> list[_Job]:
+        """The longest first. Arrays go into the object store, each once for all clients."""
+        places: dict[int, Any] = {}
+        jobs = []
+        for message, context in work:
+            arrays, rest = {}, RecordDict()
+            for name, record in message.content.items():
+                if isinstance(record, ArrayRecord):
+                    if id(record) not in places:
+                        places[id(record)] = self._put(record)
+                    arrays[name] = places[id(record)]
+                else:
+                    rest[name] = record
+            light = copy.copy(message)
+            light.content = rest
+            jobs.append(_Job(message, context, light, arrays))
+        return sorted(jobs, key=lambda job: self.cost(job.message, job.context), reverse=True)
+
+    def _put(self, record: ArrayRecord) -> Any:
+        return self.session.call(lambda: self.session.ray.put(record))
+
+    def _employ(self, seat: _Seat) -> None:
+        def start() -> None:
+            if seat.actor is not None:
+                # Most often it is dead; where only Ray has lost it, it must not linger.
+                self.session.ray.kill(seat.actor)
+            seat.actor, seat.job = self._actor_class.remote(), None
+
+        self.session.call(start)
+        self._prepare(seat)
+
+    def _prepare(self, seat: _Seat) -> None:
+        seat.ready = False
+        self._watch(seat, lambda: seat.actor.prepare.remote(sys.path, self._settings, self._data))
+
+    def _send(self, seat: _Seat, job: _Job) -> None:
+        seat.job = job
+        self._watch(
+            seat,
+            lambda: seat.actor.answer.remote(
+                job.light, job.context, list(job.arrays), *job.arrays.values()
+            ),
+        )
+
+    def _watch(self, seat: _Seat, submit: Callable[[], Any]) -> None:
+        # The queue, and not ray.wait, is what this thread waits for: see RaySession.
+        future = seat.awaited = self.session.call(lambda: submit().future())
+        future.add_done_callback(lambda done: self._done.put((seat, done)))
+
+    def _next(self, deadline: float) -> tuple[_Seat, Future[Any]] | None:
+        """What a worker has done, or None at the deadline."""
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                # A lock cannot wait for much more than 200 years.
+                seat, done = self._done.get(timeout=max(0.0, min(left, 1e9)))
+            except Empty:
+                return None
+            if done is seat.awaited:
+                return seat, done
+
+    def _free(self, seat: _Seat, done: Future[Any]) -> _Job | None:
+        """Make a seat ready for its next client, with another worker where its own has died.
+
+        Returns:
+            what the seat was at; None where it was getting ready.
+        Raises:
+            ConfigError: a worker cannot prepare itself.
+            ClientFailure: workers die, one after the other, before they are ready.
+        """
+        job, seat.job = seat.job, None
+        error = done.exception()
+        if self._is_death(error):
+            self._failed_starts += 0 if seat.ready else 1
+            if self._failed_starts >= _FAILED_STARTS * self.workers:
+                raise ClientFailure(f"workers die before they are ready: {_death(error)}")
+            self._employ(seat)
+        elif job is None:
+            if error is not None:
+                raised = getattr(error, "cause", None)
+                why = str(raised) if isinstance(raised, FedpartError) else cause(str(error))
+                raise ConfigError(f"workers cannot get ready: {why}")
+            seat.ready, self._failed_starts = True, 0
+        return job
+
+    def _reply(self, job: _Job, done: Future[Any]) -> Message | None:
+        """The client's reply, or an error reply; None where it is to run once more."""
+        error = done.exception()
+        if error is None:
+            reply, state = done.result()
+            # In place, as a client in this process would have changed it.
+            job.context.state.clear()
+            job.context.state.update(state)
+            return cast(Message, reply)
+        if not self._is_death(error):
+            # Not what the client raised, which is in a reply: its reply could not be sent, say.
+            return Message(Error(CLIENT_APP_RAISED, str(error)), reply_to=job.message)
+        job.deaths += 1
+        if job.deaths < _DEATHS_OF_A_CLIENT:
+            logger.warning("client %d runs again: %s", own_id(job.context), _death(error))
+            return None
+        reason = f"its worker died {job.deaths} times; at last: {_death(error)}"
+        return Message(Error(CLIENT_APP_CRASHED, reason), reply_to=job.message)
+
+    def _is_death(self, error: BaseException | None) -> bool:
+        """Whether a worker, and not a line of Python in it, is at fault."""
+        exceptions = self.session.ray.exceptions
+        return isinstance(error, exceptions.RayError) and not isinstance(
+            error, exceptions.RayTaskError
+        )
+
+    def _dismiss(self, seats: Sequence[_Seat]) -> None:
+        """Kill workers; where one was at work, that is noticed and made good as any death."""
+        ray, actors = self.session.ray, [seat.actor for seat in seats]
+        self.session.submit(lambda: [ray.kill(actor) for actor in actors if actor is not None])
+
+
+def _death(error: BaseException | None) -> str:
+    """What Ray knows of a death, in one line."""
+    lines = str(error).splitlines() or [repr(error)]
+    detail = next((x for x in lines if "Worker exit type" in x or "actor is dead" in x), lines[0])
+    return cause(detail.partition(" Some common causes")[0])
+
+
+def expected_work(program: Program, data: FederatedData) -> Cost:
+    """Images that go through the network, over all passes: what a client takes in time.
+
+    A client of chunk k passes its images C - k times for the partitions, and once for psi where
+    it measures a gradient.
+    """
+    config = program.config
+
+    def cost(message: Message, context: Context) -> float:
+        instruction = message.content.get("config")
+        if not isinstance(instruction, ConfigRecord):
+            return 0.0
+        chunk = cast(int, instruction.get("chunk", 0))
+        passes = config.local_epochs * (config.num_partitions - chunk)
+        passes += 1 if chunk and program.hyper.size else 0
+        return float(passes * len(data.client_indices[own_id(context)]))
+
+    return cost
+
+
+@contextlib.contextmanager
+def ray_grid(
+    program: Program,
+    data: FederatedData,
+    workers: int | None = None,
+    session: RaySession | None = None,
+) -> Iterator[LocalGrid]:
+    """All clients in Ray's workers, which end with the context.
+
+    Args:
+        program: shared by all; ``config.ray_address`` and ``config.gpus_per_client`` are heeded.
+        data: each client's images.
+        workers: how many; where None, what the settings come to here or on the cluster.
+        session: a Ray that is there already, and stays.
+
+    Raises:
+        ConfigError: no such cluster, more workers than it holds, or workers that cannot start.
+        OutputError: see ``RaySession``.
+    """
+    config = program.config
+    with contextlib.ExitStack() as stack:
+        if session is None and config.ray_address is None:
+            workers = local_workers(config) if workers is None else workers
+            gpus = gpus_for(workers, config.gpus_per_client)
+            store = _store_bytes(program, data, workers)
+            session = stack.enter_context(RaySession(workers, gpus, store))
+        elif session is None:
+            session = stack.enter_context(RaySession(address=config.ray_address))
+        cpus, gpus = (int(session.resources.get(name, 0)) for name in ("CPU", "GPU"))
+        if workers is None:
+            workers = workers_that_fit(config, cpus, gpus)
+        if workers > cpus:
+            raise ConfigError(f"workers is {workers}, but Ray has {cpus} CPUs, one for each")
+        executor = stack.enter_context(
+            RayExecutor(session, workers, config.gpus_per_client, expected_work(program, data))
+        )
+        executor.start(program, data)
+        yield LocalGrid(executor, config)
+
+
+def _store_bytes(program: Program, data: FederatedData, workers: int) -> int:
+    images = sum(v.nbytes for v in vars(data).values() if isinstance(v, np.ndarray))
+    # Weights out, and a reply from each worker, each twice over.
+    return images + 2 * 4 * program.layout.num_parameters * (workers + 1) + _SPARE_BYTES

@@ -1,0 +1,59 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fedpart.machine import _quota, available_cores, peak_rss, process_tree
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc and control groups")
+
+
+def test_cores_are_those_of_this_process():
+    assert 1 <= available_cores() <= (os.cpu_count() or 1)
+
+
+@linux
+def test_cores_follow_the_affinity(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5})
+    assert available_cores() == 1
+
+
+def test_a_containers_share_of_time_is_the_least_above_the_process(tmp_path):
+    own = tmp_path / "membership"
+    own.write_text("1:cpu:/other\n0::/a/b\n")
+    root = tmp_path / "cgroup"
+    (root / "a" / "b").mkdir(parents=True)
+    assert _quota(root, own) > 10**6
+    (root / "a" / "b" / "cpu.max").write_text("max 100000\n")
+    assert _quota(root, own) > 10**6
+    (root / "cpu.max").write_text("400000 100000\n")
+    assert _quota(root, own) == 4.0
+    (root / "a" / "cpu.max").write_text("150000 100000\n")
+    assert _quota(root, own) == 1.5
+
+
+def test_version_1_of_control_groups(tmp_path):
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    for text, cores in (("-1\n", 10.0**9), ("250000\n", 2.5)):
+        (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(text)
+        assert _quota(tmp_path, tmp_path / "missing") == cores
+
+
+@linux
+def test_the_peak_counts_what_a_child_holds_and_what_it_gave_back():
+    megabyte = 2**20
+    code = (
+        "import sys; a = bytearray(150 * 2**20); del a; b = bytearray(50 * 2**20);"
+        "print('ready', flush=True); sys.stdin.read()"
+    )
+    before = peak_rss()
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout.readline() == b"ready\n"
+        assert process_tree(os.getpid()) == [os.getpid(), child.pid]
+        more = peak_rss() - before
+    # The child's libraries, less than 20 MB, are in part this process's too.
+    assert 140 * megabyte < more < 180 * megabyte
