@@ -195,8 +195,8 @@ class RunFolder:
         """See ``fedpart.algorithm.Observer``.
 
         Raises:
-            ClientFailure: this round and those before it were empty, ``max_empty_rounds`` in all;
-                they are on record, and a resume goes on after them.
+            ClientFailure: this round and those before it were empty, ``max_empty_rounds`` in all
+                or every round of the run; they are on record, and a resume goes on after them.
         """
         before = self.rounds[-1] if self.rounds else None
         record = round_record(self.program, state, replies, failures, wire, seconds, before)
@@ -215,7 +215,8 @@ class RunFolder:
             self._save()
         self.on_round(record, evaluation)
         empty = empty_streak(self.rounds)
-        if empty >= self.config.max_empty_rounds:
+        # A short run whose rounds are all empty has failed too.
+        if empty >= min(self.config.max_empty_rounds, self.config.rounds):
             last = record.failures[-1]
             raise ClientFailure(
                 f"no reply counted in {empty} rounds in a row; in round {record.round}, client "
