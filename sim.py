@@ -7,10 +7,11 @@ import os
 import signal
 import statistics
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from fedpart.arguments import Request, check_picture, parse_compare, parse_run, resumed_config
 from fedpart.config import Config
@@ -294,5 +295,17 @@ def _split(argv: list[str]) -> None:
         sys.stdout.write(f"{split_table(data, config)}\npicture  {out}\n")
 
 
+def _leave(exit_code: int) -> NoReturn:
+    """End this process, at once where Ray was interrupted as it started.
+
+    Its thread is then still inside Ray's library, where an interpreter that shuts down crashes.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if any(thread.name == "ray" for thread in threading.enumerate()):
+        os._exit(exit_code)
+    sys.exit(exit_code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _leave(main())

@@ -111,7 +111,7 @@ def test_a_run_is_quiet_leaves_nothing_behind_and_equals_inline(sim, home, scrat
 def test_a_signal_ends_all_processes_and_inline_takes_the_run_up(
     sim, home, scratch, number, exit_code, moment
 ):
-    process = start(*OVER_RAY, "--rounds", "12", "--out", "run")
+    process = start(*OVER_RAY, "--rounds", "8", "--out", "run")
     read_until(process, moment)
     time.sleep(0.2)
     started = time.monotonic()
@@ -130,7 +130,7 @@ def test_a_signal_ends_all_processes_and_inline_takes_the_run_up(
     code, out, err = sim("--resume", "run", "--backend", "inline")
     assert (code, err) == (0, "")
     assert "back end: inline" in out
-    assert sim(*TINY, "--rounds", "12", "--out", "whole")[0] == 0
+    assert sim(*TINY, "--rounds", "8", "--out", "whole")[0] == 0
     assert without_seconds(home / "run") == without_seconds(home / "whole")
     assert json.loads((home / "run" / "run.json").read_text())["backend"] == "inline"
 
