@@ -12,10 +12,11 @@ import json
 import os
 import shlex
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from signal import SIGINT, SIGTERM
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from fedpart.arguments import (
     Request,
@@ -330,6 +331,18 @@ def _split(argv: list[str]) -> None:
         sys.stdout.write(f"{split_table(data, config)}\npicture  {out}\n")
 
 
+def _leave(exit_code: int) -> NoReturn:
+    """End this process, at once where Ray was interrupted as it started.
+
+    Its thread is then still inside Ray's library, where an interpreter that shuts down crashes.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if any(thread.name == "ray" for thread in threading.enumerate()):
+        os._exit(exit_code)
+    sys.exit(exit_code)
+
+
 if __name__ == "__main__":
     INTERRUPTS.exit_code = main()
-    sys.exit(INTERRUPTS.exit_code)
+    _leave(INTERRUPTS.exit_code)

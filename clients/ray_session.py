@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
@@ -74,7 +74,7 @@ class RaySession:
                 cluster has its own CPUs, GPUs and store, and may ask for a token of the user's.
 
         Raises:
-            ConfigError: no connection to ``address``.
+            ConfigError: Ray cannot start, or connect to ``address``.
             OutputError: no temporary folder with a name short enough.
         """
         self.ray = _import_ray()
@@ -87,9 +87,12 @@ class RaySession:
         self._thread.start()
         try:
             if address:
-                self.call(lambda: self._connect(address))
+                started = self.submit(lambda: self._connect(address))
             else:
-                self.call(lambda: self._start(cpus, gpus, store_bytes))
+                started = self.submit(lambda: self._start(cpus, gpus, store_bytes))
+            while not wait([started], timeout=0.05).done:
+                _keep_sigterm()
+            started.result()
             self.resources = self.call(self.ray.cluster_resources)
             _keep_sigterm()
         except BaseException as error:
@@ -154,19 +157,24 @@ class RaySession:
         store_bytes = max(store_bytes, _LEAST_STORE)
         # Only we, and whom we start, may use our Ray; it would keep a token in the home folder.
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        with _environment(_WORKERS_ENVIRONMENT):
-            self.ray.init(
-                # Even where RAY_ADDRESS is set.
-                address="local",
-                num_cpus=cpus,
-                num_gpus=gpus,
-                object_store_memory=store_bytes,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.CRITICAL,
-                _temp_dir=str(self._folder),
-                _plasma_directory=str(_store_folder(store_bytes) or self._folder),
-            )
+        try:
+            with _environment(_WORKERS_ENVIRONMENT):
+                self.ray.init(
+                    # Even where RAY_ADDRESS is set.
+                    address="local",
+                    num_cpus=cpus,
+                    num_gpus=gpus,
+                    object_store_memory=store_bytes,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.CRITICAL,
+                    _temp_dir=str(self._folder),
+                    _plasma_directory=str(_store_folder(store_bytes) or self._folder),
+                )
+        except Exception as error:
+            raise ConfigError(
+                f"Ray cannot start here: {_first_line(error)}; --backend inline runs without it"
+            ) from error
 
     def _connect(self, address: str) -> None:
         try:
@@ -177,11 +185,14 @@ class RaySession:
                 runtime_env={"env_vars": _WORKERS_ENVIRONMENT},
             )
         except Exception as error:
-            first = (str(error).strip() or repr(error)).splitlines()[0]
             raise ConfigError(
-                f"ray-address is {address!r}: {first} (where it wants a token: set RAY_AUTH_MODE "
-                "to token, beside the token)"
+                f"ray-address is {address!r}: {_first_line(error)} (where it wants a token: set "
+                "RAY_AUTH_MODE to token, beside the token)"
             ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or repr(error)).splitlines()[0]
 
 
 def _import_ray() -> Any:
@@ -243,8 +254,8 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 def _keep_sigterm() -> None:
     """Give SIGTERM back to Python.
 
-    Ray's library takes it when it is loaded into this process: it prints a stack trace, and sets
-    an alarm that aborts the process three seconds later.
+    Ray's library takes it at some moment of its start: it would print a stack trace, and set an
+    alarm that aborts the process three seconds later.
     """
     if threading.current_thread() is threading.main_thread():
         handler = signal.getsignal(signal.SIGTERM)

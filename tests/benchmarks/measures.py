@@ -5,7 +5,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from fedpart.client import ClientTask, client_update
@@ -14,8 +14,9 @@ from fedpart.server import assign_chunks, initial_state, sample_clients, server_
 from fedpart.wire import encode, reply_arrays, reply_fields, validate
 from tests.benchmarks.bare import BareLoop
 from tests.benchmarks.peer import Answer, Peer, alternate, evaluation, loop, product
+from tests.benchmarks.ray_round import ray_against_inline
 from tests.benchmarks.same import SameLoop
-from tests.benchmarks.workloads import workload
+from tests.benchmarks.workloads import spread, workload
 
 Record = dict[str, object]
 ROOT = Path(__file__).parents[2]
@@ -26,12 +27,6 @@ def measure(function: Callable[[bool], Record]) -> Callable[[bool], Record]:
     """Put a measurement on the list under its own name."""
     MEASURES[function.__name__.replace("_", "-")] = function
     return function
-
-
-def spread(seconds: Sequence[float]) -> Record:
-    """Median, quartiles and number of measurements, in seconds."""
-    low, middle, high = statistics.quantiles(seconds, n=4)
-    return {"median": middle, "quartiles": [low, high], "n": len(seconds)}
 
 
 def _compare(answers: dict[str, list[Answer]], base: str) -> Record:
@@ -107,6 +102,12 @@ def same_arithmetic(quick: bool) -> Record:
         }
         record[name] = _compare(alternate(peers, rounds), "same loop")
     return record
+
+
+@measure
+def ray(quick: bool) -> Record:
+    """Two workers of Ray against one process on one thread, partitioned, 1.25k, S = 10."""
+    return ray_against_inline(2, 3 if quick else 25)
 
 
 @measure

@@ -1,34 +1,24 @@
-"""Measure Ray against one process: ``python -m tests.benchmarks.ray_round --out FILE``.
+"""Ray against one process.
 
 The same rounds (partitioned, 1,250 images, S = 10) by ``inline`` on one thread and by Ray's
 workers, alternating in one run, with equal weights after each. Then the same messages again to
 clients that train nothing: what is left is the price of messages and of the model's transfer.
 """
 
-import argparse
-import json
-import platform
 import statistics
-import sys
 import time
-from pathlib import Path
 
-import flwr
-import numpy as np
-import ray
 import torch
+from flwr.app import ConfigRecord
 
 from clients.grid import LocalGrid, inline_grid
 from clients.ray_executor import Worker, ray_grid
 from fedpart.client import ClientReply, ClientTask
-from fedpart.config import make_config
-from fedpart.data import load_federated
-from fedpart.machine import available_cores
-from fedpart.program import Program, build_program
+from fedpart.program import Program
 from fedpart.runtime import prepare_process
 from fedpart.server import initial_state
 from strategies.strategy import PartitionedStrategy
-from tests.benchmarks.__main__ import processor, spread
+from tests.benchmarks.workloads import spread, workload
 
 
 class Seconds:
@@ -65,13 +55,11 @@ def stop_training(worker: Worker) -> None:
 
 def messages_only(program: Program, grid: LocalGrid, rounds: int) -> list[float]:
     """Seconds from the first message of a round to its last reply, nothing being trained."""
-    strategy = PartitionedStrategy(program, initial_state(program), Seconds(), True)
-    strategy._roster.wait(grid, program.config.clients, 60)
+    strategy = PartitionedStrategy(program, initial_state(program), Seconds())
+    strategy.join(grid)
     seconds = []
     for server_round in range(1, rounds + 1):
-        messages = strategy.configure_train(
-            server_round, strategy.arrays(), flwr.app.ConfigRecord(), grid
-        )
+        messages = strategy.configure_train(server_round, strategy.arrays(), ConfigRecord(), grid)
         started = time.perf_counter()
         replies = list(grid.send_and_receive(messages))
         seconds.append(time.perf_counter() - started)
@@ -79,16 +67,15 @@ def messages_only(program: Program, grid: LocalGrid, rounds: int) -> list[float]
     return seconds
 
 
-def measure(workers: int, rounds: int) -> dict[str, object]:
+def ray_against_inline(workers: int, rounds: int) -> dict[str, object]:
     """Rounds of both, in turn; the first of each is for warming up."""
-    config = make_config({"rounds": rounds + 1})
-    data = load_federated(config)
-    program = build_program(config, data.num_classes, data.in_channels)
+    prepare_process()
+    program, data = workload("partitioned-1.25k", rounds + 1)
     times = {"inline": Seconds(), "ray": Seconds()}
     with ray_grid(program, data, workers) as over_ray:
         grids = {"inline": inline_grid(program, data), "ray": over_ray}
         strategies = {
-            name: PartitionedStrategy(program, initial_state(program), times[name], True)
+            name: PartitionedStrategy(program, initial_state(program), times[name])
             for name in grids
         }
         for server_round in range(1, rounds + 2):
@@ -101,52 +88,9 @@ def measure(workers: int, rounds: int) -> dict[str, object]:
     medians = {name: statistics.median(t.rounds[1:]) for name, t in times.items()}
     return {
         "workers": workers,
-        "clients_per_round": config.clients_per_round,
-        "images": len(data.labels),
-        "samples": config.samples,
-        "parameters": program.layout.num_parameters,
         "inline": spread(times["inline"].rounds[1:]),
         "ray": spread(times["ray"].rounds[1:]),
-        "ratio": medians["ray"] / medians["inline"],
-        "messages": spread(transfer[1:]),
-        "messages_share": statistics.median(transfer[1:]) / medians["ray"],
+        "ray / inline": medians["ray"] / medians["inline"],
+        "messages and transfer": spread(transfer[1:]),
+        "messages and transfer, share of a round": statistics.median(transfer[1:]) / medians["ray"],
     }
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Parse, measure, print, and write the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, help="JSON file to write")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=20, help="measured rounds of each")
-    args = parser.parse_args(argv)
-    prepare_process()
-    result = measure(args.workers, args.rounds)
-    report = {
-        "command": "python -m tests.benchmarks.ray_round "
-        f"--workers {args.workers} --rounds {args.rounds}",
-        "machine": {
-            "processor": processor(),
-            "system": platform.platform(),
-            "cores": available_cores(),
-            "torch_threads": 1,
-        },
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "flwr": flwr.__version__,
-            "numpy": np.__version__,
-            "ray": ray.__version__,
-        },
-        "results": [result],
-    }
-    sys.stdout.write(
-        f"ray / inline = {result['ratio']:.3f}, messages {100 * result['messages_share']:.1f} %\n"
-    )
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(report, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()

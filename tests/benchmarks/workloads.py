@@ -1,5 +1,8 @@
 """What is measured: the workloads, and the data they run on."""
 
+import statistics
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedpart.config import Config, make_config
@@ -16,6 +19,12 @@ SETTINGS: dict[str, dict[str, object]] = {
     "partitioned-5k": {},
     "fedavg-1.25k": {"method": "fedavg"},
 }
+
+
+def spread(seconds: Sequence[float]) -> dict[str, object]:
+    """Median, quartiles and number of measurements, in seconds."""
+    low, middle, high = statistics.quantiles(seconds, n=4)
+    return {"median": middle, "quartiles": [low, high], "n": len(seconds)}
 
 
 def synthetic(clients: int = 100, each: int = 50, held_out: int = 1000) -> FederatedData:
