@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
@@ -50,6 +50,11 @@ Cost = Callable[[Message, Context], float]
 class Worker:
     """What runs in a worker's process."""
 
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self._batch = 0
+        self._held: dict[int, ArrayRecord] = {}
+
     def prepare(
         self, path: Sequence[str], settings: dict[str, object], data: FederatedData
     ) -> None:
@@ -70,21 +75,29 @@ class Worker:
         )
         register(program, data)
 
+    def hold(self, batch: int, number: int, record: ArrayRecord) -> None:
+        """Keep arrays for the messages of a batch, and forget those of batches before it.
+
+        A worker takes the weights out of the object store once a round, not once a client.
+        """
+        if batch != self._batch:
+            self._batch, self._held = batch, {}
+        self._held[number] = record
+
     def answer(
-        self, message: Message, context: Context, names: Sequence[str], *records: ArrayRecord
+        self, message: Message, context: Context, arrays: Mapping[str, int]
     ) -> tuple[Message, RecordDict]:
         """Answer one message, as ``InlineExecutor`` does.
 
         Args:
             message: without its arrays.
             context: of the client that is asked.
-            names: of the message's arrays.
-            records: those arrays, which Ray has taken from the object store.
+            arrays: names of the message's arrays, and the numbers they are held by.
 
         Returns:
             the reply, and the client's state after it.
         """
-        message.content.update(zip(names, records, strict=True))
+        message.content.update({name: self._held[number] for name, number in arrays.items()})
         (reply,) = InlineExecutor(app).run([(message, context)], float("inf"))
         return reply, context.state
 
@@ -117,14 +130,14 @@ class _Job:
         message: as the server sent it.
         context: of the client.
         light: the message without arrays.
-        arrays: name -> place in the object store.
+        arrays: name -> number of the array's record.
         deaths: workers that have died over it.
     """
 
     message: Message
     context: Context
     light: Message
-    arrays: dict[str, Any]
+    arrays: dict[str, int]
     deaths: int = 0
 
 
@@ -136,12 +149,14 @@ class _Seat:
         actor: Ray's handle.
         ready: has prepared itself.
         job: at work on it.
+        held: numbers of the records it has been given.
         awaited: what it will answer next; of workers before it nothing is heard any more.
     """
 
     actor: Any = None
     ready: bool = False
     job: _Job | None = None
+    held: set[int] = field(default_factory=set)
     awaited: Future[Any] | None = None
 
 
@@ -169,6 +184,9 @@ class RayExecutor:
         self._settings: dict[str, object] = {}
         self._data: Any = None
         self._failed_starts = 0
+        self._batch, self._numbered = 0, 0
+        # In the object store: the records of this batch, by number.
+        self._records: dict[int, Any] = {}
         options = {"num_cpus": 1, "num_gpus": self.gpus_per_client, "max_restarts": 0}
         self._actor_class = self.session.ray.remote(Worker).options(**options)
 
@@ -272,15 +290,17 @@ class RayExecutor:
 
     def _jobs(self, work: Sequence[tuple[Message, Context]]) -> list[_Job]:
         """The longest first. Arrays go into the object store, each once for all clients."""
-        places: dict[int, Any] = {}
+        self._batch += 1
+        self._records = {}
+        numbers: dict[int, int] = {}
         jobs = []
         for message, context in work:
             arrays, rest = {}, RecordDict()
             for name, record in message.content.items():
                 if isinstance(record, ArrayRecord):
-                    if id(record) not in places:
-                        places[id(record)] = self._put(record)
-                    arrays[name] = places[id(record)]
+                    if id(record) not in numbers:
+                        numbers[id(record)] = self._put(record)
+                    arrays[name] = numbers[id(record)]
                 else:
                     rest[name] = record
             light = copy.copy(message)
@@ -288,15 +308,17 @@ class RayExecutor:
             jobs.append(_Job(message, context, light, arrays))
         return sorted(jobs, key=lambda job: self.cost(job.message, job.context), reverse=True)
 
-    def _put(self, record: ArrayRecord) -> Any:
-        return self.session.call(lambda: self.session.ray.put(record))
+    def _put(self, record: ArrayRecord) -> int:
+        self._numbered += 1
+        self._records[self._numbered] = self.session.call(lambda: self.session.ray.put(record))
+        return self._numbered
 
     def _employ(self, seat: _Seat) -> None:
         def start() -> None:
             if seat.actor is not None:
                 # Most often it is dead; where only Ray has lost it, it must not linger.
                 self.session.ray.kill(seat.actor)
-            seat.actor, seat.job = self._actor_class.remote(), None
+            seat.actor, seat.job, seat.held = self._actor_class.remote(), None, set()
 
         self.session.call(start)
         self._prepare(seat)
@@ -307,12 +329,15 @@ class RayExecutor:
 
     def _send(self, seat: _Seat, job: _Job) -> None:
         seat.job = job
-        self._watch(
-            seat,
-            lambda: seat.actor.answer.remote(
-                job.light, job.context, list(job.arrays), *job.arrays.values()
-            ),
-        )
+
+        def submit() -> Any:
+            # An actor does what it is asked in order, so the record is there when it is needed.
+            for number in sorted(set(job.arrays.values()) - seat.held):
+                seat.actor.hold.remote(self._batch, number, self._records[number])
+                seat.held.add(number)
+            return seat.actor.answer.remote(job.light, job.context, job.arrays)
+
+        self._watch(seat, submit)
 
     def _watch(self, seat: _Seat, submit: Callable[[], Any]) -> None:
         # The queue, and not ray.wait, is what this thread waits for: see RaySession.

@@ -23,7 +23,8 @@ class FakeRay:
     """As much of Ray as an executor uses; ``script`` answers what workers are asked.
 
     Attributes:
-        log: ("put", record), ("start", worker), ("kill", worker) or ("ask", worker, client).
+        log: ("put", record), ("start", worker), ("hold", worker, number), ("kill", worker) or
+            ("ask", worker, client).
         held: answers that wait for the test.
     """
 
@@ -71,15 +72,19 @@ class FakeRay:
 class FakeActor:
     def __init__(self, ray, number) -> None:
         self.ray, self.number, self.busy = ray, number, []
-        self.prepare, self.answer = (
-            type("Method", (), {"remote": staticmethod(f)}) for f in (self._prepare, self._answer)
+        self.prepare, self.hold, self.answer = (
+            type("Method", (), {"remote": staticmethod(f)})
+            for f in (self._prepare, self._hold, self._answer)
         )
 
     def _prepare(self, path, settings, data):
         self.ray.log.append(("start", self.number))
         return self._result(lambda: self.ray.script(self.number, None))
 
-    def _answer(self, message, context, names, *records):
+    def _hold(self, batch, number, record):
+        self.ray.log.append(("hold", self.number, number))
+
+    def _answer(self, message, context, arrays):
         client_id = context.node_config["partition-id"]
         self.ray.log.append(("ask", self.number, client_id))
 
@@ -163,6 +168,8 @@ def test_arrays_are_put_once_for_all_clients(executor, program):
     grid(made, program).send_and_receive(messages)
     put = [entry[1] for entry in made.session.log if entry[0] == "put"]
     assert [id(record) for record in put] == [id(shared), id(own)]
+    # The worker is given each once, before the first client that needs it.
+    assert [entry[0] for entry in made.session.log[2:]] == ["hold", "ask", "hold", "ask", "ask"]
     # What the server has sent stays whole: it is measured afterwards.
     assert all("arrays" in message.content for message in messages)
 
