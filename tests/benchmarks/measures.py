@@ -62,20 +62,20 @@ def _against_bare(name: str, rounds: int) -> Record:
 @measure
 def w1(quick: bool) -> Record:
     """FedAvg, 50 images a client: product against the bare loop."""
-    return _against_bare("W1", 5 if quick else 41)
+    return _against_bare("W1", 5 if quick else 31)
 
 
 @measure
 def w3(quick: bool) -> Record:
     """Ten warped copies of every image: product against the bare loop."""
-    return _against_bare("W3", 2 if quick else 15)
+    return _against_bare("W3", 2 if quick else 9)
 
 
 @measure
 def partitioned(quick: bool) -> Record:
     """The paper's method at 1.25k and 5k: microseconds an image pass, beside W3's."""
     record: Record = {}
-    rounds = 2 if quick else 15
+    rounds = 2 if quick else 7
     for precision in ("fp32", "bf16"):
         names = ["W3", "partitioned-1.25k", *([] if quick else ["partitioned-5k"])]
         peers = {n: Peer(product, n, rounds + 1, {"precision": precision}) for n in names}
@@ -95,7 +95,7 @@ def same_arithmetic(quick: bool) -> Record:
     """Product against a loop with the same micro-batches and formats and nothing around it."""
     record: Record = {}
     for name in ("partitioned-1.25k", "fedavg-1.25k"):
-        rounds = 3 if quick else 25
+        rounds = 3 if quick else 11
         peers = {
             "same loop": Peer(loop, SameLoop, name, rounds + 1),
             "product": Peer(product, name, rounds + 1, {}),
@@ -107,13 +107,13 @@ def same_arithmetic(quick: bool) -> Record:
 @measure
 def ray(quick: bool) -> Record:
     """Two workers of Ray against one process on one thread, partitioned, 1.25k, S = 10."""
-    return ray_against_inline(2, 3 if quick else 25)
+    return ray_against_inline(2, 3 if quick else 15)
 
 
 @measure
 def evaluate_1000(quick: bool) -> Record:
     """1,000 images, S = 10: product in both precisions against the bare loop."""
-    rounds = 2 if quick else 15
+    rounds = 2 if quick else 7
     peers = {"bare": Peer(evaluation, rounds + 1, None)}
     peers |= {p: Peer(evaluation, rounds + 1, p) for p in ("fp32", "bf16")}
     return _compare(alternate(peers, rounds), "bare")
