@@ -33,7 +33,7 @@ ROUNDS = 12
 RUN = (
     *("--clients", "10", "--clients-per-round", "3", "--train-size", "60"),
     *("--rounds", str(ROUNDS), "--samples", "2", "--eval-every", "4"),
-    *("--checkpoint-every", "2", "--model", "wide_model:wide"),
+    *("--checkpoint-every", "2", "--model", "wide_model:wide", "--backend", "inline"),
 )
 
 
