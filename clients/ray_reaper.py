@@ -10,19 +10,21 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 
-def end_session(folder: Path, driver: int) -> None:
-    """Kill every process that holds a file in ``folder`` open, but the driver; remove the folder.
+def end_session(folder: Path, spared: Collection[int]) -> None:
+    """Kill every process that works in ``folder``, but those that are spared; remove the folder.
 
-    Each of Ray's processes writes its log there. Names and environments do not tell them: they
-    overwrite both. Nor does the process tree, once a parent has died.
+    Each of Ray's processes has the folder in its command line until it takes another name, and
+    then its log in there open. Neither environments, which they overwrite, nor the process tree,
+    once a parent has died, tell them.
     """
-    inside = f"{folder}{os.sep}"
+    inside = os.fsencode(f"{folder}{os.sep}")
     for _ in range(20):
-        users = {int(p.name) for p in Path("/proc").glob("[0-9]*") if _holds(p, inside)}
-        users.discard(driver)
+        users = {int(p.name) for p in Path("/proc").glob("[0-9]*") if _works_in(p, inside)}
+        users -= set(spared)
         if not users:
             break
         for pid in users:
@@ -32,12 +34,14 @@ def end_session(folder: Path, driver: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _holds(process: Path, inside: str) -> bool:
+def _works_in(process: Path, inside: bytes) -> bool:
     # Processes end meanwhile, and others belong to somebody else.
     with contextlib.suppress(OSError):
+        if inside in (process / "cmdline").read_bytes():
+            return True
         for number in os.listdir(process / "fd"):
             with contextlib.suppress(OSError):
-                if os.readlink(process / "fd" / number).startswith(inside):
+                if os.fsencode(os.readlink(process / "fd" / number)).startswith(inside):
                     return True
     return False
 
@@ -45,4 +49,4 @@ def _holds(process: Path, inside: str) -> bool:
 if __name__ == "__main__":
     parent = os.getppid()
     sys.stdin.buffer.read()
-    end_session(Path(sys.argv[1]), parent)
+    end_session(Path(sys.argv[1]), {parent})

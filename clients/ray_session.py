@@ -46,6 +46,8 @@ _LEAST_STORE = 80 * 2**20
 _SOCKET_PATH = (103 if sys.platform == "darwin" else 107) - len(
     "/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 )
+# Reapers that wait for this process to end.
+_abandoned: list[object] = []
 
 
 class RaySession:
@@ -57,7 +59,7 @@ class RaySession:
     later. ``call`` waits outside Ray, where signals do what they do anywhere else.
 
     Attributes:
-        ray: the package.
+        ray: the package; None until Ray's thread has imported it.
         resources: what Ray may hand out, by Ray's names (``CPU``, ``GPU``).
     """
 
@@ -77,23 +79,31 @@ class RaySession:
             ConfigError: Ray cannot start, or connect to ``address``.
             OutputError: no temporary folder with a name short enough.
         """
-        self.ray = _import_ray()
+        self.ray: Any = None
         self.resources: dict[str, float] = {}
-        # On a cluster there is nothing of ours but a connection.
-        self._folder = None if address else _short_folder()
-        self._reaper = _reaper(self._folder) if self._folder else None
+        self._folder: Path | None = None
+        self._reaper: subprocess.Popen[bytes] | None = None
         self._todo: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="ray", daemon=True)
-        self._thread.start()
-        try:
+
+        def begin() -> None:
+            # Here, since an import that Ctrl-C has cut short leaves half of Ray behind.
+            self.ray = _import_ray()
             if address:
-                started = self.submit(lambda: self._connect(address))
+                self._connect(address)
             else:
-                started = self.submit(lambda: self._start(cpus, gpus, store_bytes))
-            while not wait([started], timeout=0.05).done:
+                self._start(cpus, gpus, store_bytes)
+            self.resources = self.ray.cluster_resources()
+
+        try:
+            if not address:
+                self._folder = _short_folder()
+                self._reaper = _reaper(self._folder)
+            self._thread.start()
+            begun = self.submit(begin)
+            while not wait([begun], timeout=0.05).done:
                 _keep_sigterm()
-            started.result()
-            self.resources = self.call(self.ray.cluster_resources)
+            begun.result()
             _keep_sigterm()
         except BaseException as error:
             self.close(hurry=not isinstance(error, Exception))
@@ -132,17 +142,22 @@ class RaySession:
         if hurry and sys.platform != "win32":
             # Where SIGTERM came before it was Python's again, the process would abort.
             signal.alarm(0)
-        self.submit(self.ray.shutdown)
+        self.submit(lambda: self.ray.shutdown())
         self._todo.put(None)
         try:
-            self._thread.join(_HASTE if hurry else _PATIENCE)
-        finally:
             if self._thread.is_alive():
-                # It would be called once more at exit, and wait for processes that are dead.
-                atexit.unregister(self.ray.shutdown)
+                self._thread.join(_HASTE if hurry else _PATIENCE)
+        finally:
+            spared = {os.getpid()} | ({self._reaper.pid} if self._reaper else set())
             if self._folder is not None:
-                end_session(self._folder, os.getpid())
-            if self._reaper is not None:
+                end_session(self._folder, spared)
+            if self._thread.is_alive():
+                # It may still start processes, which the reaper ends once this one has ended.
+                _abandoned.append(self._reaper)
+                if self.ray is not None:
+                    # Ray would shut down at exit too, and wait for processes that are dead.
+                    atexit.unregister(self.ray.shutdown)
+            elif self._reaper is not None:
                 self._reaper.communicate()
 
     def _serve(self) -> None:
@@ -222,6 +237,8 @@ def _reaper(folder: Path) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [sys.executable, "-I", "-S", script, str(folder)],
         stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -12,9 +13,10 @@ import tiny
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from clients.grid import CLIENT_APP_RAISED, LocalGrid
-from clients.ray_executor import CLIENT_APP_CRASHED, RayExecutor, _death, expected_work
+from clients.ray_executor import CLIENT_APP_CRASHED, RayExecutor, Worker, _death, expected_work
 from fedpart.errors import ClientFailure, ConfigError
-from fedpart.server import assign_chunks
+from fedpart.server import assign_chunks, initial_state
+from strategies.strategy import PartitionedStrategy
 
 pytest.importorskip("ray")
 
@@ -315,6 +317,37 @@ def test_state_of_a_client_comes_back(program, data):
     over = grid(made, program)
     over.send_and_receive([note(i) for i in range(4)])
     assert {node: state["count"]["n"] for node, state in over._states.items()} == {3: 1, 5: 3}
+
+
+def test_a_worker_answers_as_this_process_does(data, monkeypatch):
+    from clients import app, ray_executor
+    from clients.grid import inline_grid
+
+    monkeypatch.setattr(ray_executor, "_register_arrays", lambda: None)
+    monkeypatch.setattr(ray_executor, "_end_with_parent", lambda: None)
+    monkeypatch.setattr(app, "_built", {})
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    program = tiny.program()
+    over = inline_grid(program, data)
+    strategy = PartitionedStrategy(program, initial_state(program), tiny.Silent())
+    strategy._roster.wait(over, 10, 1)
+    messages = strategy.configure_train(1, strategy.arrays(), ConfigRecord(), over)
+    expected = over.send_and_receive(messages)
+    worker = Worker()
+    settings = program.config.model_dump(mode="json", by_alias=True)
+    worker.prepare(["/one/more"], settings, data)
+    assert sys.path[-1] == "/one/more"
+    worker.hold(1, 6, ArrayRecord())
+    worker.hold(2, 7, messages[0].content["arrays"])
+    assert worker._held.keys() == {7}
+    for message, reply in zip(messages, expected, strict=True):
+        light = Message(
+            RecordDict({"config": message.content["config"]}), message.metadata.dst_node_id, "train"
+        )
+        context = over._context(message.metadata.dst_node_id)
+        answer, state = worker.answer(light, context, {"arrays": 7})
+        assert answer.content["arrays"] == reply.content["arrays"]
+        assert state == {}
 
 
 def test_a_death_in_one_line():
