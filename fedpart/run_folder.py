@@ -232,9 +232,18 @@ class RunFolder:
         return sorted({*every, config.rounds})
 
     def finish(self) -> Summary:
-        """Test accuracy, ``model.pt``, ``curves.png``, ``summary.json``."""
+        """Test accuracy, ``model.pt``, ``curves.png``, ``summary.json``.
+
+        Raises:
+            ClientFailure: no reply counted in any round.
+        """
         state = self._state
         assert state is not None, "finish comes after create or resume"
+        if empty_streak(self.rounds) >= self.config.rounds:
+            raise ClientFailure(
+                f"no reply counted in any of {self.config.rounds} rounds; mend the cause and start "
+                "a new run"
+            )
         test = None
         if self.data.test_images is not None and self.data.test_labels is not None:
             test = evaluate(

@@ -428,17 +428,20 @@ def test_empty_rounds_are_counted_over_a_resume(program, small_data, tmp_path, m
     assert [r["round"] for r in read_lines(path / "rounds.jsonl")] == list(range(1, 9))
 
 
-def test_a_run_without_any_reply_has_a_summary(small_data, tmp_path, monkeypatch):
-    """Where the user allows it: nothing sent, nothing learned, and no division by zero."""
-    # With its real picture, of nothing.
-    monkeypatch.undo()
+def test_a_run_without_any_reply_fails_and_stays_so(small_data, tmp_path, monkeypatch):
+    """However patient the user is: nothing was learned, and a resume has no round left to do so."""
     built = tiny.program(**SETTINGS | {"max_empty_rounds": 9})
-    fail_in(monkeypatch, set(range(1, 6)))
-    start(tmp_path / "run", built, small_data)
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["empty_rounds"], summary["failures"]) == (5, 10)
-    assert (summary["upload_model_bytes"], summary["upload_fraction"]) == (0, 0.0)
-    assert summary["seconds_per_round"] >= 0
-    assert (tmp_path / "run" / "curves.png").stat().st_size > 1000
-    state, _ = checkpoint.load(tmp_path / "run" / "checkpoint.pt")
+    path = tmp_path / "run"
+    folder, state = folder_of(path, built, small_data), initial_state(built)
+    with monkeypatch.context() as patch:
+        fail_in(patch, set(range(1, 6)))
+        folder.create(state, COMMAND)
+        with pytest.raises(ClientFailure, match="no reply counted in 5 rounds in a row"):
+            algorithm.run(built, small_data, state, folder)
+    assert folder.close("failed", 5) == 5
+    release(folder)
+    with pytest.raises(ClientFailure, match="no reply counted in any of 5 rounds"):
+        resume(path, built, small_data)
+    assert not (path / "summary.json").exists()
+    state, _ = checkpoint.load(path / "checkpoint.pt")
     assert torch.equal(state.theta, built.initial)
