@@ -148,17 +148,30 @@ class RaySession:
             if self._thread.is_alive():
                 self._thread.join(_HASTE if hurry else _PATIENCE)
         finally:
+            abandoned = self._thread.is_alive()
+            if abandoned:
+                self._abandon()
             spared = {os.getpid()} | ({self._reaper.pid} if self._reaper else set())
             if self._folder is not None:
                 end_session(self._folder, spared)
-            if self._thread.is_alive():
-                # It may still start processes, which the reaper ends once this one has ended.
-                _abandoned.append(self._reaper)
-                if self.ray is not None:
-                    # Ray would shut down at exit too, and wait for processes that are dead.
-                    atexit.unregister(self.ray.shutdown)
-            elif self._reaper is not None:
+            if self._reaper is not None and not abandoned:
                 self._reaper.communicate()
+
+    def _abandon(self) -> None:
+        """Prepare for a thread that is inside Ray while its processes are killed."""
+        # It may yet start some, which the reaper ends once this process has ended.
+        _abandoned.append(self._reaper)
+        if self.ray is not None:
+            # Ray would shut down at exit too, and wait for processes that are dead.
+            atexit.unregister(self.ray.shutdown)
+        shown = threading.excepthook
+
+        def hook(arguments: threading.ExceptHookArgs) -> None:
+            # Ray's own threads have names that begin so, and lose their connections.
+            if arguments.thread is None or not arguments.thread.name.startswith("ray"):
+                shown(arguments)
+
+        threading.excepthook = hook
 
     def _serve(self) -> None:
         while (task := self._todo.get()) is not None:

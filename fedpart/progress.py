@@ -262,6 +262,7 @@ class LiveProgress:
     def backend(self, text: str) -> None:
         """See ``Progress``."""
         self._console.print(f"back end: {text}", soft_wrap=True, markup=False)
+        self._bar.update(self._task, description="starting")
 
     def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
         """See ``Progress``."""

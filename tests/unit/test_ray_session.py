@@ -119,9 +119,15 @@ def test_a_cluster_that_refuses_is_a_sentence(fake):
 
 def test_ctrl_c_while_ray_starts_does_not_wait_for_it(fake, monkeypatch):
     release, dropped = threading.Event(), []
+
+    def unheard(arguments):
+        unheard.told.append(arguments)
+
+    unheard.told = []
     ray = fake(lambda **arguments: release.wait(30))
     monkeypatch.setattr(ray_session, "_HASTE", 0.2)
     monkeypatch.setattr(atexit, "unregister", dropped.append)
+    monkeypatch.setattr(threading, "excepthook", unheard)
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     started = time.monotonic()
@@ -129,6 +135,11 @@ def test_ctrl_c_while_ray_starts_does_not_wait_for_it(fake, monkeypatch):
         RaySession(2)
     assert time.monotonic() - started < 5
     assert dropped == [ray.shutdown]
+    # Ray's own threads complain in vain, others do not.
+    for name, count in (("ray_listen_error_messages", 0), ("mine", 1)):
+        thread = threading.Thread(name=name)
+        threading.excepthook(threading.ExceptHookArgs((OSError, OSError(), None, thread)))
+        assert len(unheard.told) == count
     # The folder is gone, and the reaper stays until this process ends.
     assert not Path(ray.arguments["_temp_dir"]).exists()
     reaper = ray_session._abandoned.pop()
