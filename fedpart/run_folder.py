@@ -163,10 +163,10 @@ class RunFolder:
         self._write("run.json", self._info)
 
     def _never_saved(self) -> bool:
-        rounds = self.path / "rounds.jsonl"
-        if (self.path / "checkpoint.pt").exists():
-            return False
-        return not rounds.exists() or rounds.stat().st_size == 0
+        # Results that were copied without their checkpoint are not a run that has yet to begin.
+        names = ("checkpoint.pt", "rounds.jsonl", "evaluations.jsonl", "summary.json")
+        files = [self.path / name for name in names]
+        return not any(file.exists() and file.stat().st_size > 0 for file in files)
 
     def _read_records(self, done: int) -> RunInfo:
         """Take in what is on record up to round ``done``; a crash may have left more."""

@@ -445,3 +445,19 @@ def test_a_run_without_any_reply_fails_and_stays_so(small_data, tmp_path, monkey
     assert not (path / "summary.json").exists()
     state, _ = checkpoint.load(path / "checkpoint.pt")
     assert torch.equal(state.theta, built.initial)
+
+
+@pytest.mark.parametrize("kept", ["evaluations.jsonl", "summary.json", "rounds.jsonl"])
+def test_results_without_their_checkpoint_are_not_begun_anew(program, small_data, tmp_path, kept):
+    """A folder that holds what a run gave, and no more, is refused and stays as it is."""
+    start(tmp_path / "run", program, small_data)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("config.toml", kept):
+        (copy / name).write_bytes((tmp_path / "run" / name).read_bytes())
+    before = {p.name: p.read_bytes() for p in copy.iterdir()}
+    folder = folder_of(copy, program, small_data)
+    with pytest.raises(OutputError, match=r"checkpoint\.pt"):
+        folder.resume()
+    release(folder)
+    assert {p.name: p.read_bytes() for p in copy.iterdir() if p.name in before} == before
