@@ -1,5 +1,7 @@
 """What every test of the project starts from."""
 
+import signal
+
 import pytest
 import tiny
 
@@ -11,6 +13,12 @@ from fedpart.runtime import prepare_process
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
     prepare_process()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _ctrl_c():
+    """As in a terminal, whatever started the tests: a shell's background jobs ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
