@@ -205,7 +205,7 @@ def _import(backend: "Backend") -> None:
     if backend.name != "algorithm":
         names += ["clients.grid", "strategies.app"]
     if backend.name == "ray":
-        names += ["clients.ray_executor", "ray"]
+        names += ["clients.ray_grid", "ray"]
     for name in names:
         importlib.import_module(name)
 
@@ -242,7 +242,7 @@ def _train(
     from strategies.app import run as run_strategy
 
     if backend.name == "ray":
-        from clients.ray_executor import ray_grid
+        from clients.ray_grid import ray_grid
 
         grid = workers.enter_context(ray_grid(program, data, backend.workers))
         folder.runs_on("ray", grid.executor.workers)

@@ -1,32 +1,26 @@
 """An executor over Ray's workers: each runs the ClientApp in a process of its own."""
 
-import contextlib
 import copy
-import ctypes
 import logging
-import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 
-from clients.app import app, own_id, register
-from clients.backend import gpus_for, local_workers, workers_that_fit
-from clients.grid import CLIENT_APP_RAISED, InlineExecutor, LocalGrid
+from clients.app import own_id
+from clients.grid import CLIENT_APP_RAISED
 from clients.ray_session import RaySession
-from fedpart.config import make_config
+from clients.ray_worker import Worker, register_arrays
 from fedpart.data import FederatedData
 from fedpart.errors import ClientFailure, ConfigError, FedpartError, cause
-from fedpart.program import Program, build_program
-from fedpart.runtime import prepare_process
+from fedpart.program import Program
 
 logger = logging.getLogger(__name__)
 
@@ -36,90 +30,10 @@ CLIENT_APP_CRASHED = 8
 _DEATHS_OF_A_CLIENT = 2
 # Workers a seat may lose on the average, none becoming ready, before the run ends.
 _FAILED_STARTS = 3
-# Room in the object store beside images and messages: split, state, what is freed late.
-_SPARE_BYTES = 64 * 2**20
 # Seconds that a worker has to load its packages and get ready; it takes about 3.
 _START_SECONDS = 300.0
 
-# Linux's name, from prctl.h.
-_PR_SET_PDEATHSIG = 1
-
 Cost = Callable[[Message, Context], float]
-
-
-class Worker:
-    """What runs in a worker's process."""
-
-    def __init__(self) -> None:
-        """Hold nothing yet."""
-        self._batch = 0
-        self._held: dict[int, ArrayRecord] = {}
-
-    def prepare(
-        self, path: Sequence[str], settings: dict[str, object], data: FederatedData
-    ) -> None:
-        """Get ready for clients of one run.
-
-        Args:
-            path: where else to look for modules: the user's network may be anywhere.
-            settings: TOML keys and values; the network and its partition follow from them.
-            data: in the object store's memory, which all workers of a machine map.
-        """
-        sys.path.extend(place for place in path if place not in sys.path)
-        _end_with_parent()
-        _register_arrays()
-        prepare_process()
-        height, width = data.images.shape[2:]
-        program = build_program(
-            make_config(settings), data.num_classes, data.in_channels, (height, width)
-        )
-        register(program, data)
-
-    def hold(self, batch: int, number: int, record: ArrayRecord) -> None:
-        """Keep arrays for the messages of a batch, and forget those of batches before it.
-
-        A worker takes the weights out of the object store once a round, not once a client.
-        """
-        if batch != self._batch:
-            self._batch, self._held = batch, {}
-        self._held[number] = record
-
-    def answer(
-        self, message: Message, context: Context, arrays: Mapping[str, int]
-    ) -> tuple[Message, RecordDict]:
-        """Answer one message, as ``InlineExecutor`` does.
-
-        Args:
-            message: without its arrays.
-            context: of the client that is asked.
-            arrays: names of the message's arrays, and the numbers they are held by.
-
-        Returns:
-            the reply, and the client's state after it.
-        """
-        message.content.update({name: self._held[number] for name, number in arrays.items()})
-        (reply,) = InlineExecutor(app).run([(message, context)], float("inf"))
-        return reply, context.state
-
-
-def _end_with_parent() -> None:
-    """Have Linux kill this process when Ray's daemon, which started it, has died.
-
-    Ray notices only when a worker comes back from what it is at, and that may be a long round.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _register_arrays() -> None:
-    """Let the bytes of arrays go through shared memory as they are, instead of by pickle."""
-    from ray.util import register_serializer
-
-    register_serializer(
-        Array,
-        serializer=lambda a: (a.dtype, a.shape, a.stype, np.frombuffer(a.data, np.uint8)),
-        deserializer=lambda a: Array(a[0], a[1], a[2], a[3].tobytes()),
-    )
 
 
 @dataclass(eq=False)
@@ -162,7 +76,7 @@ class _Seat:
 
 @dataclass(eq=False)
 class RayExecutor:
-    """Hands clients out to workers, the longest first, one to each at a time.
+    """Hands clients out to workers, the longest first, one to each at a time; ``close`` ends it.
 
     Attributes:
         session: Ray.
@@ -190,19 +104,6 @@ class RayExecutor:
         options = {"num_cpus": 1, "num_gpus": self.gpus_per_client, "max_restarts": 0}
         self._actor_class = self.session.ray.remote(Worker).options(**options)
 
-    def __enter__(self) -> "RayExecutor":
-        """Itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """See ``close``."""
-        self.close()
-
     def start(self, program: Program, data: FederatedData) -> None:
         """Have all workers ready for clients of ``program``; those that run already go on.
 
@@ -223,7 +124,7 @@ class RayExecutor:
         shared = replace(data, **plain)
 
         def put() -> Any:
-            _register_arrays()
+            register_arrays()
             return self.session.ray.put(shared)
 
         self._data = self.session.call(put)
@@ -417,69 +318,3 @@ def _death(error: BaseException | None) -> str:
     lines = str(error).splitlines() or [repr(error)]
     detail = next((x for x in lines if "Worker exit type" in x or "actor is dead" in x), lines[0])
     return cause(detail.partition(" Some common causes")[0])
-
-
-def expected_work(program: Program, data: FederatedData) -> Cost:
-    """Images that go through the network, over all passes: what a client takes in time.
-
-    A client of chunk k passes its images C - k times for the partitions, and once for psi where
-    it measures a gradient.
-    """
-    config = program.config
-
-    def cost(message: Message, context: Context) -> float:
-        instruction = message.content.get("config")
-        if not isinstance(instruction, ConfigRecord):
-            return 0.0
-        chunk = cast(int, instruction.get("chunk", 0))
-        passes = config.local_epochs * (config.num_partitions - chunk)
-        passes += 1 if chunk and program.hyper.size else 0
-        return float(passes * len(data.client_indices[own_id(context)]))
-
-    return cost
-
-
-@contextlib.contextmanager
-def ray_grid(
-    program: Program,
-    data: FederatedData,
-    workers: int | None = None,
-    session: RaySession | None = None,
-) -> Iterator[LocalGrid]:
-    """All clients in Ray's workers, which end with the context.
-
-    Args:
-        program: shared by all; ``config.ray_address`` and ``config.gpus_per_client`` are heeded.
-        data: each client's images.
-        workers: how many; where None, what the settings come to here or on the cluster.
-        session: a Ray that is there already, and stays.
-
-    Raises:
-        ConfigError: no such cluster, more workers than it holds, or workers that cannot start.
-        OutputError: see ``RaySession``.
-    """
-    config = program.config
-    with contextlib.ExitStack() as stack:
-        if session is None and config.ray_address is None:
-            workers = local_workers(config) if workers is None else workers
-            gpus = gpus_for(workers, config.gpus_per_client)
-            store = _store_bytes(program, data, workers)
-            session = stack.enter_context(RaySession(workers, gpus, store))
-        elif session is None:
-            session = stack.enter_context(RaySession(address=config.ray_address))
-        cpus, gpus = (int(session.resources.get(name, 0)) for name in ("CPU", "GPU"))
-        if workers is None:
-            workers = workers_that_fit(config, cpus, gpus)
-        if workers > cpus:
-            raise ConfigError(f"workers is {workers}, but Ray has {cpus} CPUs, one for each")
-        executor = stack.enter_context(
-            RayExecutor(session, workers, config.gpus_per_client, expected_work(program, data))
-        )
-        executor.start(program, data)
-        yield LocalGrid(executor, config)
-
-
-def _store_bytes(program: Program, data: FederatedData, workers: int) -> int:
-    images = sum(v.nbytes for v in vars(data).values() if isinstance(v, np.ndarray))
-    # Weights out, and a reply from each worker, each twice over.
-    return images + 2 * 4 * program.layout.num_parameters * (workers + 1) + _SPARE_BYTES

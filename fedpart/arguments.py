@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from fedpart.config import NOT_RESULTS, Config, kebab, keys, load_toml, make_config, nearest
+from fedpart.config import NOT_RESULTS, Config, keys, load_toml, make_config
 from fedpart.errors import ConfigError
+from fedpart.spelling import kebab, nearest
 
 SUBCOMMANDS = ("compare", "split", "table")
 # Heading of ``--help`` -> the first setting under it.

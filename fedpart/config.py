@@ -1,16 +1,16 @@
 """Every setting of a run: one frozen model whose fields are TOML keys and flags alike."""
 
-import difflib
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedpart.errors import ConfigError
+from fedpart.spelling import kebab, sentence, spelled
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,17 +23,6 @@ NOT_RESULTS = frozenset(
     {"out", "name", "json_summary", "logger", "checkpoint_every", "data_dir", "round_timeout"}
     | {"max_empty_rounds", "seeds", "backend", "workers", "gpus_per_client", "ray_address"}
 )
-_LIMITS = {
-    "greater_than": ("gt", "above"),
-    "greater_than_equal": ("ge", "at least"),
-    "less_than": ("lt", "below"),
-    "less_than_equal": ("le", "at most"),
-}
-
-
-def kebab(name: str) -> str:
-    """Field name -> TOML key and flag: ``train_size`` -> ``train-size``."""
-    return name.replace("_", "-")
 
 
 class Config(BaseModel):
@@ -308,15 +297,9 @@ class Config(BaseModel):
         return self
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` for the known name most like ``name``, or an empty string."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
-
-
 def keys() -> list[str]:
     """Every TOML key, in the order of the fields."""
-    return [field.alias or kebab(name) for name, field in Config.model_fields.items()]
+    return spelled(Config.model_fields)
 
 
 def make_config(values: Mapping[str, object]) -> Config:
@@ -330,7 +313,7 @@ def make_config(values: Mapping[str, object]) -> Config:
     try:
         return Config.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError(_sentence(error)) from None
+        raise ConfigError(sentence(error, Config.model_fields)) from None
 
 
 def load_toml(path: str | Path) -> dict[str, object]:
@@ -345,27 +328,3 @@ def load_toml(path: str | Path) -> dict[str, object]:
         raise ConfigError(f"cannot read settings from {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
-
-
-def _sentence(error: ValidationError) -> str:
-    first = error.errors()[0]
-    key = kebab(str(first["loc"][0])) if first["loc"] else ""
-    kind, given, context = first["type"], first["input"], first.get("ctx", {})
-    if kind == "extra_forbidden":
-        return f"unknown setting {key!r}{nearest(key, keys()) or '; see sim.py --help'}"
-    if kind == "value_error":
-        return f"{key} {context['error']}".strip()
-    shown = repr(given) if isinstance(given, str) else f"{given}"
-    if kind == "literal_error":
-        field = next(f for n, f in Config.model_fields.items() if (f.alias or kebab(n)) == key)
-        choices = [str(choice) for choice in field.annotation.__args__]  # type: ignore[union-attr]
-        listed = ", ".join(choices)
-        return f"{key} is {shown}; it must be one of {listed}{nearest(str(given), choices)}"
-    if kind in _LIMITS:
-        name, words = _LIMITS[kind]
-        return f"{key} is {shown}; it must be {words} {context[name]:g}"
-    if kind.startswith("int"):
-        return f"{key} is {shown}; it must be a whole number"
-    if kind.startswith(("float", "finite")):
-        return f"{key} is {shown}; it must be a finite number"
-    return f"{key} is {shown}; {first['msg'][0].lower()}{first['msg'][1:]}"

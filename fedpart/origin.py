@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from fedpart import machine
-from fedpart.config import Config, kebab
+from fedpart.config import Config
 from fedpart.data import FederatedData
 from fedpart.errors import OutputError
+from fedpart.spelling import kebab
 
 Facts = dict[str, Any]
 _SHA256 = 64

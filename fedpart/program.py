@@ -138,6 +138,14 @@ class Program:
             return self.layout.num_partitions
         return chunk or None
 
+    def passes(self, chunk: int) -> int:
+        """How often a client of ``chunk`` sends its images forward and backward in a round.
+
+        Once an epoch for each of its partitions, and once for psi where it measures a gradient.
+        """
+        trained = self.layout.num_partitions - chunk
+        return self.config.local_epochs * trained + (self.scoring(chunk) is not None)
+
     def leaves(self, flat: Tensor) -> dict[str, Tensor]:
         """``Layout.leaves`` in the type that the network computes in.
 

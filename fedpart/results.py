@@ -10,10 +10,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedpart import paper
 from fedpart.compare import name_data
-from fedpart.config import Config, kebab
+from fedpart.config import Config
 from fedpart.errors import OutputError
 from fedpart.run_files import differences, find_runs, read_config, read_lines
 from fedpart.seeds import mean_and_error
+from fedpart.spelling import kebab
 
 
 class Finished(BaseModel):

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedpart.config import load_toml, nearest
+from fedpart.config import load_toml
 from fedpart.errors import ConfigError
+from fedpart.spelling import nearest
 
 # The bundle's top folder, where Flower unpacked it; in a checkout, the checkout.
 _TOP = Path(__file__).resolve().parents[1]

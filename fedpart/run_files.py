@@ -9,8 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedpart.config import Config, kebab, load_toml, make_config
+from fedpart.config import Config, load_toml, make_config
 from fedpart.errors import ConfigError, OutputError
+from fedpart.spelling import kebab
 
 if sys.platform != "win32":
     import fcntl

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -25,6 +24,7 @@ from fedpart.client import ClientReply
 from fedpart.data import FederatedData
 from fedpart.errors import ClientFailure, OutputError
 from fedpart.evaluation import evaluate, evaluation_record
+from fedpart.events import Events, NoEvents, open_events
 from fedpart.model_file import starting_state, write_model
 from fedpart.origin import Origin, origin_of
 from fedpart.program import Program
@@ -65,7 +65,7 @@ class RunFolder:
         self._peak_rss = 0
         self._clock = time.perf_counter()
         self._info: RunInfo | None = None
-        self._events: Any = None
+        self._events: Events = NoEvents()
         # The last state whose round is wholly recorded, and the round of checkpoint.pt.
         self._state: ServerState | None = None
         self._saved = -1
@@ -109,7 +109,7 @@ class RunFolder:
         self._state = state
         # Last: where there is a checkpoint, all else is there too.
         self._save()
-        self._open_events(0)
+        self._events = open_events(self.config, self.path, 0)
 
     def resume(self) -> ServerState:
         """Take an interrupted run up: records are cut back to the last checkpoint.
@@ -153,7 +153,7 @@ class RunFolder:
         )
         self._write("run.json", self._info)
         self._state, self._saved = state, done
-        self._open_events(done)
+        self._events = open_events(self.config, self.path, done)
         return state
 
     def runs_on(self, backend: str, workers: int | None) -> None:
@@ -178,7 +178,10 @@ class RunFolder:
             self.evaluations = [EvaluationRecord(**line) for line in lines]
             info = RunInfo.model_validate_json((self.path / "run.json").read_bytes())
         except (OSError, ValidationError, TypeError):
-            raise OutputError(f"records in {self.path} are damaged: start the run anew") from None
+            names = "rounds.jsonl, evaluations.jsonl or run.json"
+            raise OutputError(
+                f"{names} in {self.path} is damaged: put it back from a copy, or start the run anew"
+            ) from None
         rounds = [r.round for r in self.rounds]
         if rounds != list(range(1, done + 1)) or expected != [e.round for e in self.evaluations]:
             raise OutputError(f"{self.path} lacks records up to round {done}: start the run anew")
@@ -207,8 +210,7 @@ class RunFolder:
             evaluation = self._evaluate(state, out_of_sample(self.program, replies))
             self.evaluations.append(evaluation)
             self._append("evaluations.jsonl", evaluation)
-        if self._events is not None:
-            self._log(record, evaluation)
+        self._events.log(record, evaluation)
         self._tick()
         self._state = state
         if state.server_round % self.config.checkpoint_every == 0:
@@ -279,9 +281,7 @@ class RunFolder:
         Returns:
             rounds that a resume would not repeat, or None where nothing was begun.
         """
-        if self._events is not None:
-            self._events.close()
-            self._events = None
+        self._events.close()
         try:
             if self._info is None or self._state is None:
                 return None
@@ -339,17 +339,3 @@ class RunFolder:
     def _append(self, name: str, record: BaseModel) -> None:
         with writing(self.path / name), (self.path / name).open("a", encoding="utf-8") as file:
             file.write(record.model_dump_json() + "\n")
-
-    def _open_events(self, done: int) -> None:
-        if self.config.logger == "tensorboard":
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._events = SummaryWriter(str(self.path), purge_step=done + 1 if done else None)
-
-    def _log(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
-        megabytes = record.cumulative_upload_model_bytes / 1e6
-        self._events.add_scalar("upload_MB", megabytes, record.round)
-        for name, value in record.hyper_readable.items():
-            self._events.add_scalar(f"hyper/{name}", value, record.round)
-        if evaluation is not None:
-            self._events.add_scalar("val_accuracy", evaluation.val_accuracy, record.round)

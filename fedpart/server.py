@@ -112,7 +112,8 @@ def pseudo_gradient(
         partition: j.
         part: which of its values.
     Returns:
-        [n_j] float32 (the mean is taken in float64), or None where nobody sent it.
+        [n_j] (or as long as ``part``) float32, the mean taken in float64; None where nobody sent
+        it.
     Source: Reddi et al. 2021, Algorithm 1 and 2; Appendix H.
     """
     sent = [r.deltas[partition][part] for r in replies if partition in r.deltas]

@@ -76,8 +76,9 @@ class Roster:
         # before they do from the bundle, which the server runs.
         self._foreign.add(node)
         self.trouble = (
-            f"client {client_id} runs other code than the server; a SuperLink that was started in "
-            "the folder of another version must be stopped first"
+            f"client {client_id} runs other code than the server: a SuperLink that was started in "
+            "the folder of another version must be stopped first, and code must not change under a "
+            "run"
         )
         logger.warning(self.trouble)
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from fedpart.data import FederatedData, to_float
 from fedpart.program import Program
-from fedpart.server import sample_clients
-from tests.benchmarks.same import Dropout, warp
+from tests.benchmarks.loop import Dropout, Loop, warp
 
 
 class BareCNN(nn.Module):
@@ -34,17 +33,18 @@ class BareCNN(nn.Module):
         return logits
 
 
-class BareLoop:
-    """One call is one round."""
+class BareLoop(Loop):
+    """FedAvg without a thought of caches or memory formats."""
 
     def __init__(self, program: Program, data: FederatedData) -> None:
-        self.config, self.data, self.model = program.config, data, BareCNN()
-        logits = {id(d.logit) for d in self.model.dropouts}
+        self.model = BareCNN()
         for dropout in self.model.dropouts:
             dropout.logit.requires_grad_(False)
-        self.weights = [p for p in self.model.parameters() if id(p) not in logits]
+        super().__init__(program, data, [p for p in self.model.parameters() if p.requires_grad])
         self.widths = torch.full((6,), self.config.width_start)
-        self.server = torch.optim.Adam(self.weights, lr=self.config.server_lr)
+
+    def gradient(self, x: Tensor, y: Tensor) -> None:
+        F.cross_entropy(self.logits(x), y).backward()
 
     def logits(self, x: Tensor) -> Tensor:
         """Mean logits of the copies of each image."""
@@ -65,22 +65,3 @@ class BareLoop:
             )
         self.model.train()
         return right / len(y)
-
-    def __call__(self, server_round: int) -> None:
-        start = [w.detach().clone() for w in self.weights]
-        mean = [torch.zeros_like(w) for w in self.weights]
-        for client in sample_clients(self.config, server_round):
-            images, labels = self.data.client(client)
-            x, y = to_float(images), torch.from_numpy(labels)
-            optimizer = torch.optim.SGD(self.weights, lr=self.config.client_lr)
-            for batch in torch.randperm(len(y)).split(self.config.batch_size):
-                optimizer.zero_grad()
-                F.cross_entropy(self.logits(x[batch]), y[batch]).backward()
-                optimizer.step()
-            with torch.no_grad():
-                for m, w, s in zip(mean, self.weights, start, strict=True):
-                    m.add_(s - w, alpha=1 / self.config.clients_per_round)
-                    w.copy_(s)
-        for w, m in zip(self.weights, mean, strict=True):
-            w.grad = m
-        self.server.step()

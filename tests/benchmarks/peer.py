@@ -21,7 +21,7 @@ from fedpart.runtime import prepare_process
 from fedpart.server import ServerState, initial_state
 from tests.benchmarks.bare import BareLoop
 from tests.benchmarks.same import SameLoop
-from tests.benchmarks.workloads import image_passes, workload
+from tests.benchmarks.workloads import workload
 
 Answer = dict[str, float]
 
@@ -36,12 +36,12 @@ class _Stepping:
     def after_round(self, state: ServerState, replies: list[ClientReply], *rest: object) -> None:
         self.folder.after_round(state, replies, *rest)  # type: ignore[arg-type]
         seconds = time.perf_counter() - self.mark
-        sizes = {r.client_id: r.num_examples for r in replies}
-        chunks = {r.client_id: r.chunk for r in replies}
+        copies = self.program.config.samples
+        passes = sum(r.num_examples * self.program.passes(r.chunk) for r in replies) * copies
         answer = {
             "seconds": seconds,
             "clients": sum(r.seconds for r in replies),
-            "passes": float(image_passes(self.program.config, sizes, chunks)),
+            "passes": float(passes),
         }
         self.connection.send(answer)
         self.connection.recv()

@@ -12,7 +12,8 @@ import torch
 from flwr.app import ConfigRecord
 
 from clients.grid import LocalGrid, inline_grid
-from clients.ray_executor import Worker, ray_grid
+from clients.ray_grid import ray_grid
+from clients.ray_worker import Worker
 from fedpart.client import ClientReply, ClientTask
 from fedpart.program import Program
 from fedpart.runtime import prepare_process

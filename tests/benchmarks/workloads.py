@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpart.config import Config, make_config
+from fedpart.config import make_config
 from fedpart.data import FederatedData, load_federated
 from fedpart.program import Program, build_program
 
@@ -58,18 +58,3 @@ def workload(name: str, rounds: int, **changes: object) -> tuple[Program, Federa
         return build_program(config, data.num_classes, data.in_channels), data
     shared |= {"dataset": "mnist", "train-size": 5000}
     return build_program(make_config({**shared, **SETTINGS[name], **changes}), 10, 1), synthetic()
-
-
-def image_passes(config: Config, sizes: dict[int, int], chunks: dict[int, int]) -> int:
-    """Copies of images that went forward and backward: every partition's training, and psi.
-
-    Args:
-        config: gives copies, epochs and partitions.
-        sizes: client -> images.
-        chunks: client -> chunk.
-    """
-    passes = 0
-    for client, n in sizes.items():
-        passes += n * config.local_epochs * (config.num_partitions - chunks[client])
-        passes += n if chunks[client] else 0
-    return passes * config.samples

@@ -1,5 +1,6 @@
 """Ray's workers give the bits of the plain loop, whoever dies, is late or answers first."""
 
+import contextlib
 import functools
 import json
 import os
@@ -22,8 +23,10 @@ from test_inline import (
 )
 
 from clients.grid import LocalGrid, inline_grid
-from clients.ray_executor import RayExecutor, Worker, ray_grid
+from clients.ray_executor import RayExecutor
+from clients.ray_grid import ray_grid
 from clients.ray_session import RaySession
+from clients.ray_worker import Worker
 from fedpart import algorithm
 from fedpart.errors import ConfigError
 from fedpart.run_folder import RunFolder
@@ -60,7 +63,7 @@ def reference(program, data):
 @pytest.fixture(scope="module")
 def workers(session):
     """Two workers that most tests share: another program needs no new process."""
-    with RayExecutor(session, 2) as executor:
+    with contextlib.closing(RayExecutor(session, 2)) as executor:
         yield executor
 
 

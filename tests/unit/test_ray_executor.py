@@ -13,7 +13,9 @@ import tiny
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from clients.grid import CLIENT_APP_RAISED, LocalGrid
-from clients.ray_executor import CLIENT_APP_CRASHED, RayExecutor, Worker, _death, expected_work
+from clients.ray_executor import CLIENT_APP_CRASHED, RayExecutor, _death
+from clients.ray_grid import expected_work
+from clients.ray_worker import Worker
 from fedpart.errors import ClientFailure, ConfigError
 from fedpart.server import assign_chunks, initial_state
 from strategies.strategy import PartitionedStrategy
@@ -320,11 +322,11 @@ def test_state_of_a_client_comes_back(program, data):
 
 
 def test_a_worker_answers_as_this_process_does(data, monkeypatch):
-    from clients import app, ray_executor
+    from clients import app, ray_worker
     from clients.grid import inline_grid
 
-    monkeypatch.setattr(ray_executor, "_register_arrays", lambda: None)
-    monkeypatch.setattr(ray_executor, "_end_with_parent", lambda: None)
+    monkeypatch.setattr(ray_worker, "register_arrays", lambda: None)
+    monkeypatch.setattr(ray_worker, "_end_with_parent", lambda: None)
     monkeypatch.setattr(app, "_built", {})
     monkeypatch.setattr(sys, "path", list(sys.path))
     program = tiny.program()

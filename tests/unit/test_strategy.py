@@ -319,7 +319,7 @@ def test_a_node_with_other_code_takes_no_part_and_is_asked_once(program, caplog)
 
 def test_a_simulation_of_other_code_ends_without_a_wait(program):
     stale = {50 + i: {"client-id": i, "code": 1} for i in range(6)}
-    with pytest.raises(ConfigError, match=r"runs other code than the server; a SuperLink that was"):
+    with pytest.raises(ConfigError, match=r"runs other code than the server: a SuperLink that was"):
         Roster().wait(Crowd(program.config, stale), 6, timeout=3600)
 
 
