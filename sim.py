@@ -161,8 +161,8 @@ def _one_run(
     from fedpart.model_file import starting_state
     from fedpart.run_folder import RunFolder
 
-    def on_round(record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
-        progress.round(record, evaluation)
+    def on_round(record: RoundRecord, evaluations: Sequence[EvaluationRecord]) -> None:
+        progress.round(record, evaluations)
         INTERRUPTS.check()
 
     # Workers end last: what a run leaves on disk is safe before they are waited for, and their
@@ -170,7 +170,7 @@ def _one_run(
     with INTERRUPTS.working(), contextlib.ExitStack() as workers:
         data, program = _prepare(config, data)
         state = None if resume else starting_state(program)
-        folder = RunFolder(out, program, data, on_round)
+        folder = RunFolder(out, program, data, on_round, evaluate_beside=backend.name == "ray")
         with _ending(folder, progress, top):
             with INTERRUPTS.held():
                 if state is None:

@@ -3,24 +3,53 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from itertools import takewhile
 
 import numpy as np
 
+from fedpart import machine
 from fedpart.algorithm import Failure
 from fedpart.client import ClientReply
+from fedpart.config import Config
+from fedpart.data import FederatedData
 from fedpart.program import Program
 from fedpart.records import (
     ClientRecord,
     EvaluationRecord,
     FailureRecord,
     RoundRecord,
+    RunInfo,
     Summary,
 )
 from fedpart.server import ServerState
 from fedpart.wire import model_bytes, wire_bytes
 
 BYTES = tuple(f"{way}_{kind}_bytes" for way in ("upload", "download") for kind in ("model", "wire"))
+
+
+def now() -> str:
+    """UTC, ISO 8601, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def run_info(config: Config, data: FederatedData, command: Sequence[str]) -> RunInfo:
+    """The record of a run that begins now, as ``command`` asked for it."""
+    return RunInfo(
+        name=config.run_name,
+        command=list(command),
+        versions=machine.versions(),
+        commit=machine.commit(),
+        hardware=machine.hardware(),
+        seed=config.seed,
+        data_source=data.source,
+        data_hash=data.data_hash,
+        started=now(),
+        ended=None,
+        resumed_from=[],
+        exit=None,
+        exit_code=None,
+    )
 
 
 def fedavg_bytes(program: Program) -> int:

@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +72,15 @@ def write_atomic(path: Path, *parts: bytes | memoryview) -> None:
 
 
 def save(path: Path, state: ServerState, extra: dict[str, Any]) -> None:
-    """Write ``state`` and ``extra`` (plain numbers, strings, lists, dicts) to ``path``.
+    """Write ``state`` and ``extra`` (numbers, strings, tensors, lists, dicts) to ``path``.
+
+    Tensors that are the same are written once.
 
     Raises:
         OutputError: see ``write_atomic``; the old checkpoint stays whole.
     """
     buffer = io.BytesIO()
-    torch.save({"state": asdict(state), "extra": extra}, buffer)
+    torch.save({"state": vars(state), "extra": extra}, buffer)
     body = buffer.getbuffer()
     write_atomic(path, _MAGIC, hashlib.sha256(body).hexdigest().encode(), b"\n", body)
 

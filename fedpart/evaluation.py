@@ -1,6 +1,7 @@
 """Evaluation of the full network, or of a subnetwork, on held-out images."""
 
 import math
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +12,13 @@ from fedpart.data import FederatedData, to_float
 from fedpart.layout import subnetwork
 from fedpart.program import MICRO_BATCH, Program, global_seed, log_likelihood
 from fedpart.records import EvaluationRecord, SubnetworkRecord
-from fedpart.server import ServerState
 from fedpart.streams import torch_rng
 
 SUBNETWORK_IMAGES = 1000
+
+
+class EvaluationStopped(Exception):
+    """An evaluation was told to leave off."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ def evaluate(
     labels: np.ndarray,
     server_round: int,
     k: int | None = None,
+    stop: threading.Event | None = None,
 ) -> Evaluation:
     """Accuracy and loss with S augmented copies of each image, dropout off.
 
@@ -53,6 +58,9 @@ def evaluate(
         labels: [n].
         server_round: names the stream of the augmentation's noise.
         k: subnetwork, 0..C; the full network where None.
+        stop: once set, the evaluation leaves off before its next images.
+    Raises:
+        EvaluationStopped: ``stop`` was set.
     Source: Section 5 and Appendix H ("10 augmentation samples ... in both training and inference").
     """
     k = program.layout.num_partitions if k is None else k
@@ -63,6 +71,8 @@ def evaluate(
         flat = subnetwork(theta, program.default, program.layout.ids, k)
         parameters = program.layout.merge(program.leaves(flat))
         for start in range(0, len(labels), micro):
+            if stop is not None and stop.is_set():
+                raise EvaluationStopped
             x = to_float(images[start : start + micro])
             y = torch.from_numpy(np.array(labels[start : start + micro], np.int64))
             likelihood, predicted = log_likelihood(
@@ -75,39 +85,40 @@ def evaluate(
 
 
 def evaluation_record(
-    program: Program, data: FederatedData, state: ServerState, size: int, l_ml: float | None
+    program: Program,
+    data: FederatedData,
+    theta: Tensor,
+    hyper: Tensor,
+    server_round: int,
+    size: int,
+    l_ml: float | None,
+    stop: threading.Event | None = None,
 ) -> EvaluationRecord:
     """The record of one evaluation: the full network, and every subnetwork on fewer images.
 
     Args:
         program: shared by all.
         data: with validation images.
-        state: after the round that is evaluated.
+        theta: every parameter, [P].
+        hyper: psi, [H].
+        server_round: the round that ended with these values.
         size: how many validation images, the first ones.
         l_ml: what the round's clients measured out of sample, nats an example.
+        stop: see ``evaluate``.
+    Raises:
+        EvaluationStopped: see ``evaluate``.
     """
-    images, labels = data.val_images, data.val_labels
-    full = evaluate(
-        *(program, state.theta, state.hyper),
-        images=images[:size],
-        labels=labels[:size],
-        server_round=state.server_round,
-    )
-    few = min(SUBNETWORK_IMAGES, size)
-    accuracies = [
-        evaluate(
-            *(program, state.theta, state.hyper),
-            images=images[:few],
-            labels=labels[:few],
-            server_round=state.server_round,
-            k=k,
-        ).accuracy
-        for k in range(1, program.layout.num_partitions)
-    ]
+
+    def on_first(n: int, k: int | None = None) -> Evaluation:
+        images, labels = data.val_images[:n], data.val_labels[:n]
+        return evaluate(program, theta, hyper, images, labels, server_round, k, stop)
+
+    full, few = on_first(size), min(SUBNETWORK_IMAGES, size)
+    accuracies = [on_first(few, k).accuracy for k in range(1, program.layout.num_partitions)]
     # The last subnetwork is the full network, which has just been evaluated.
     accuracies.append(float(full.correct[:few].mean()))
     return EvaluationRecord(
-        round=state.server_round,
+        round=server_round,
         num_images=size,
         val_accuracy=full.accuracy,
         val_loss=full.loss if math.isfinite(full.loss) else None,

@@ -1,5 +1,6 @@
 """Events of a run for TensorBoard, where ``logger`` asks for them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,8 +11,8 @@ from fedpart.records import EvaluationRecord, RoundRecord
 class Events(Protocol):
     """Where a run's curves go while it runs."""
 
-    def log(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
-        """Called once a round."""
+    def log(self, record: RoundRecord, evaluations: Sequence[EvaluationRecord]) -> None:
+        """Called once a round, with the evaluations that have come in."""
         ...
 
     def close(self) -> None:
@@ -22,7 +23,7 @@ class Events(Protocol):
 class NoEvents:
     """Nobody watches."""
 
-    def log(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
+    def log(self, record: RoundRecord, evaluations: Sequence[EvaluationRecord]) -> None:
         """See ``Events``."""
 
     def close(self) -> None:
@@ -38,14 +39,14 @@ class TensorBoardEvents:
 
         self._writer: Any = SummaryWriter(str(path), purge_step=done + 1 if done else None)
 
-    def log(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
+    def log(self, record: RoundRecord, evaluations: Sequence[EvaluationRecord]) -> None:
         """See ``Events``."""
         megabytes = record.cumulative_upload_model_bytes / 1e6
         self._writer.add_scalar("upload_MB", megabytes, record.round)
         for name, value in record.hyper_readable.items():
             self._writer.add_scalar(f"hyper/{name}", value, record.round)
-        if evaluation is not None:
-            self._writer.add_scalar("val_accuracy", evaluation.val_accuracy, record.round)
+        for evaluation in evaluations:
+            self._writer.add_scalar("val_accuracy", evaluation.val_accuracy, evaluation.round)
 
     def close(self) -> None:
         """See ``Events``."""

@@ -34,8 +34,8 @@ class Progress(Protocol):
         """Clients are about to run there."""
         ...
 
-    def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
-        """A round has ended, with an evaluation or without."""
+    def round(self, record: RoundRecord, evaluations: Sequence[EvaluationRecord]) -> None:
+        """A round has ended; evaluations of it, or of rounds before it, may have come in."""
         ...
 
     def end(self, summary: Summary, out: Path) -> None:
@@ -161,6 +161,8 @@ class PlainProgress:
         self._done = 0
         self._started = 0.0
         self._share = UploadShare()
+        # Since the last evaluation that has come in: round -> how things stood.
+        self._states: dict[int, list[str]] = {}
 
     def begin(self, config: Config) -> None:
         """See ``Progress``."""
@@ -183,17 +185,19 @@ class PlainProgress:
         """See ``Progress``."""
         _say(f"back end: {text}")
 
-    def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
+    def round(self, record: RoundRecord, evaluations: Sequence[EvaluationRecord]) -> None:
         """See ``Progress``."""
         for line in failure_lines(record):
             _say(line)
-        share = self._share.add(record)
-        if evaluation is None:
-            return
+        self._states[record.round] = describe(record, self._share.add(record))
         left = f"{duration(self._left(record.round))} left"
-        accuracy = f"accuracy {100 * evaluation.val_accuracy:.2f} %"
-        words = [f"round {record.round}/{self._rounds}", accuracy, *describe(record, share), left]
-        _say(", ".join(words))
+        for evaluation in evaluations:
+            # Of a round before this process began, the state is not known.
+            state = self._states.get(evaluation.round, [])
+            accuracy = f"accuracy {100 * evaluation.val_accuracy:.2f} %"
+            words = [f"round {evaluation.round}/{self._rounds}", accuracy, *state, left]
+            _say(", ".join(words))
+            self._states = {r: s for r, s in self._states.items() if r > evaluation.round}
 
     def _left(self, done: int) -> float:
         elapsed = time.monotonic() - self._started
@@ -264,11 +268,11 @@ class LiveProgress:
         self._console.print(f"back end: {text}", soft_wrap=True, markup=False)
         self._bar.update(self._task, description="starting")
 
-    def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
+    def round(self, record: RoundRecord, evaluations: Sequence[EvaluationRecord]) -> None:
         """See ``Progress``."""
         for line in failure_lines(record):
             self._console.print(line, style="red", soft_wrap=True, markup=False)
-        if evaluation is not None:
+        for evaluation in evaluations:
             self._accuracy = f"acc {100 * evaluation.val_accuracy:.1f} %"
         state = describe(record, self._share.add(record))
         words = " · ".join([*([self._accuracy] if self._accuracy else []), *state])
@@ -314,7 +318,7 @@ class JsonProgress:
     def backend(self, text: str) -> None:
         """See ``Progress``."""
 
-    def round(self, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
+    def round(self, record: RoundRecord, evaluations: Sequence[EvaluationRecord]) -> None:
         """See ``Progress``."""
         for line in failure_lines(record):
             sys.stderr.write(line + "\n")

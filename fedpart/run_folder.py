@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 
@@ -14,8 +13,10 @@ from fedpart import checkpoint, machine
 from fedpart.accounting import (
     BYTES,
     empty_streak,
+    now,
     out_of_sample,
     round_record,
+    run_info,
     summary_record,
 )
 from fedpart.algorithm import Failure
@@ -23,7 +24,8 @@ from fedpart.checkpoint import write_atomic, writing
 from fedpart.client import ClientReply
 from fedpart.data import FederatedData
 from fedpart.errors import ClientFailure, OutputError
-from fedpart.evaluation import evaluate, evaluation_record
+from fedpart.evaluation import evaluate
+from fedpart.evaluator import FINAL_EVALUATIONS, Evaluator, Pending
 from fedpart.events import Events, NoEvents, open_events
 from fedpart.model_file import starting_state, write_model
 from fedpart.origin import Origin, origin_of
@@ -32,14 +34,8 @@ from fedpart.records import EvaluationRecord, RoundRecord, RunInfo, Summary
 from fedpart.run_files import ended_well, lock_run, new_folder, read_lines
 from fedpart.server import ServerState
 
-FINAL_EVALUATIONS = 10
-
-OnRound = Callable[[RoundRecord, EvaluationRecord | None], None]
-
-
-def now() -> str:
-    """UTC, ISO 8601, to the second."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+# A round that has ended, and the evaluations that have come in: of this round or before it.
+OnRound = Callable[[RoundRecord, Sequence[EvaluationRecord]], None]
 
 
 class RunFolder:
@@ -53,9 +49,22 @@ class RunFolder:
     """
 
     def __init__(
-        self, path: Path, program: Program, data: FederatedData, on_round: OnRound
+        self,
+        path: Path,
+        program: Program,
+        data: FederatedData,
+        on_round: OnRound,
+        evaluate_beside: bool = False,
     ) -> None:
-        """Observe a run of ``program`` on ``data``; call ``create`` or ``resume`` next."""
+        """Observe a run of ``program`` on ``data``; call ``create`` or ``resume`` next.
+
+        Args:
+            path: the folder.
+            program: shared by all.
+            data: each client's images, validation and test images.
+            on_round: told of every round.
+            evaluate_beside: the rounds that follow, whose clients run in other processes.
+        """
         self.path, self.program, self.data, self.on_round = path, program, data, on_round
         self.config = program.config
         self.rounds: list[RoundRecord] = []
@@ -66,6 +75,7 @@ class RunFolder:
         self._clock = time.perf_counter()
         self._info: RunInfo | None = None
         self._events: Events = NoEvents()
+        self._evaluator = Evaluator(program, data, evaluate_beside)
         # The last state whose round is wholly recorded, and the round of checkpoint.pt.
         self._state: ServerState | None = None
         self._saved = -1
@@ -88,21 +98,7 @@ class RunFolder:
         self._begin(state, command)
 
     def _begin(self, state: ServerState, command: Sequence[str]) -> None:
-        self._info = RunInfo(
-            name=self.config.run_name,
-            command=list(command),
-            versions=machine.versions(),
-            commit=machine.commit(),
-            hardware=machine.hardware(),
-            seed=self.config.seed,
-            data_source=self.data.source,
-            data_hash=self.data.data_hash,
-            started=now(),
-            ended=None,
-            resumed_from=[],
-            exit=None,
-            exit_code=None,
-        )
+        self._info = run_info(self.config, self.data, command)
         self._write("run.json", self._info)
         for name in ("rounds", "evaluations"):
             write_atomic(self.path / f"{name}.jsonl", b"")
@@ -133,7 +129,8 @@ class RunFolder:
         began.refuse_other(self.path, self._origin)
         self.warnings = began.warnings(self._origin)
         done = state.server_round
-        info = self._read_records(done)
+        pending = Pending(**extra["pending"]) if extra.get("pending") else None
+        info = self._read_records(done, pending)
         if ended_well(self.path):
             raise OutputError(
                 f"{self.path} is finished, all {done} rounds of it: see its summary.json, or start "
@@ -154,6 +151,8 @@ class RunFolder:
         self._write("run.json", self._info)
         self._state, self._saved = state, done
         self._events = open_events(self.config, self.path, done)
+        if pending is not None:
+            self._evaluator.begin(pending)
         return state
 
     def runs_on(self, backend: str, workers: int | None) -> None:
@@ -168,9 +167,11 @@ class RunFolder:
         files = [self.path / name for name in names]
         return not any(file.exists() and file.stat().st_size > 0 for file in files)
 
-    def _read_records(self, done: int) -> RunInfo:
+    def _read_records(self, done: int, pending: Pending | None) -> RunInfo:
         """Take in what is on record up to round ``done``; a crash may have left more."""
-        expected = [r for r in self.evaluated_rounds if r <= done]
+        expected = [r for r in self._evaluator.rounds if r <= done]
+        if pending is not None:
+            expected.remove(pending.round)
         try:
             lines = read_lines(self.path / "rounds.jsonl", done)
             self.rounds = [RoundRecord(**line) for line in lines]
@@ -205,17 +206,18 @@ class RunFolder:
         record = round_record(self.program, state, replies, failures, wire, seconds, before)
         self.rounds.append(record)
         self._append("rounds.jsonl", record)
-        evaluation = None
-        if state.server_round in self.evaluated_rounds:
-            evaluation = self._evaluate(state, out_of_sample(self.program, replies))
-            self.evaluations.append(evaluation)
-            self._append("evaluations.jsonl", evaluation)
-        self._events.log(record, evaluation)
-        self._tick()
+        evaluations = []
+        if state.server_round in self._evaluator.rounds:
+            evaluations += self._take_evaluation(wait=True)
+            l_ml = out_of_sample(self.program, replies)
+            self._evaluator.begin(Pending(state.server_round, state.theta, state.hyper, l_ml))
         self._state = state
+        evaluations += self._take_evaluation(wait=state.server_round == self.config.rounds)
+        self._events.log(record, evaluations)
+        self._tick()
         if state.server_round % self.config.checkpoint_every == 0:
             self._save()
-        self.on_round(record, evaluation)
+        self.on_round(record, evaluations)
         empty = empty_streak(self.rounds)
         # A short run whose rounds are all empty has failed too.
         if empty >= min(self.config.max_empty_rounds, self.config.rounds):
@@ -225,13 +227,6 @@ class RunFolder:
                 f"{last.client_id}: {last.reason}; mend the cause and resume the run, or let it "
                 "try longer with a larger max-empty-rounds"
             )
-
-    @property
-    def evaluated_rounds(self) -> list[int]:
-        """Every ``eval_every``-th round, and the last."""
-        config = self.config
-        every = range(config.eval_every, config.rounds + 1, config.eval_every)
-        return sorted({*every, config.rounds})
 
     def finish(self) -> Summary:
         """Test accuracy, ``model.pt``, ``curves.png``, ``summary.json``.
@@ -246,6 +241,7 @@ class RunFolder:
                 f"no reply counted in any of {self.config.rounds} rounds; mend the cause and start "
                 "a new run"
             )
+        self._take_evaluation(wait=True)
         test = None
         if self.data.test_images is not None and self.data.test_labels is not None:
             test = evaluate(
@@ -282,6 +278,7 @@ class RunFolder:
             rounds that a resume would not repeat, or None where nothing was begun.
         """
         self._events.close()
+        self._evaluator.close()
         try:
             if self._info is None or self._state is None:
                 return None
@@ -295,12 +292,15 @@ class RunFolder:
                 os.close(self._lock)
                 self._lock = None
 
-    def _evaluate(self, state: ServerState, l_ml: float | None) -> EvaluationRecord:
-        final = state.server_round in self.evaluated_rounds[-FINAL_EVALUATIONS:]
-        size = len(self.data.val_labels)
-        if not final:
-            size = min(self.config.eval_size, size)
-        return evaluation_record(self.program, self.data, state, size, l_ml)
+    def _take_evaluation(self, wait: bool) -> list[EvaluationRecord]:
+        """Put on record what has been evaluated; none or one."""
+        record = self._evaluator.record(wait)
+        if record is None:
+            return []
+        self.evaluations.append(record)
+        self._append("evaluations.jsonl", record)
+        self._evaluator.taken()
+        return [record]
 
     def _tick(self) -> None:
         elapsed = time.perf_counter()
@@ -311,11 +311,14 @@ class RunFolder:
         assert self._state is not None
         done = self._state.server_round
         self._peak_rss = max(self._peak_rss, machine.peak_rss())
+        pending = self._evaluator.pending
         extra = {
             "origin": asdict(self._origin),
             "seconds": self._seconds,
             "peak_rss_bytes": self._peak_rss,
             "bytes": self._totals(done),
+            # Of a round that is not wholly recorded, it comes again with the round.
+            "pending": vars(pending) if pending and pending.round <= done else None,
         }
         # A checkpoint that outlives a power cut must find the records that it builds on.
         for name in ("rounds", "evaluations"):

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from flwr.app import Context
@@ -85,7 +85,8 @@ def main(grid: Grid, context: Context) -> None:
     height, width = data.images.shape[2:]
     program = build_program(config, data.num_classes, data.in_channels, (height, width))
     state = starting_state(program)
-    folder = RunFolder(choose_folder(config), program, data, partial(_report, config.rounds))
+    report = partial(_report, config.rounds)
+    folder = RunFolder(choose_folder(config), program, data, report, evaluate_beside=True)
     check_free(folder.path)
     logger.info("data: %s", data.source)
     strategy = PartitionedStrategy(program, state, folder)
@@ -115,12 +116,14 @@ def _command(run_config: Mapping[str, object]) -> list[str]:
     return ["flwr", "run", ".", *(["--run-config", " ".join(given)] if given else [])]
 
 
-def _report(rounds: int, record: RoundRecord, evaluation: EvaluationRecord | None) -> None:
+def _report(rounds: int, record: RoundRecord, evaluations: Sequence[EvaluationRecord]) -> None:
     done = f"round {record.round}/{rounds}"
     for failure in record.failures:
         logger.warning("%s: client %d: %s", done, failure.client_id, failure.reason)
     counted = sum(client.status == "ok" for client in record.clients)
     text = f"{done}: {counted} of {len(record.clients)} clients, {record.seconds:.1f} s"
-    if evaluation is not None:
+    for evaluation in evaluations:
         text += f", accuracy {100 * evaluation.val_accuracy:.2f} %"
+        if evaluation.round != record.round:
+            text += f" after round {evaluation.round}"
     logger.info(text)

@@ -1,5 +1,6 @@
 """Small models, settings, data and replies that the tests of the numerical core share."""
 
+import os
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from fedpart.config import Config, make_config
 from fedpart.data import FederatedData
 from fedpart.layout import Entry, Layout
 from fedpart.program import HyperSpec, Program, build_program
+from fedpart.run_folder import RunFolder
 
 SIDE = 12
 CLASSES = 3
@@ -220,3 +222,10 @@ def bare_program(ids: list[int], num_partitions: int, num_hyper: int = 0, **chan
     names = tuple(f"drop{i}.logit" for i in range(num_hyper))
     hyper = HyperSpec(None, names, (0.0,) * num_hyper)
     return Program(nn.Identity(), layout, zeros, zeros, hyper, config(**changes))
+
+
+def release(folder: RunFolder) -> None:
+    """What the kernel does with the lock of a process that has ended."""
+    if folder._lock is not None:
+        os.close(folder._lock)
+        folder._lock = None

@@ -68,8 +68,8 @@ def show(progress, tmp_path):
     progress.begin(Config(rounds=2))
     progress.data("digits [real]", [])
     progress.backend("inline (one [core])")
-    progress.round(record(1, failures=[FAILURE]), None)
-    progress.round(record(2), EVALUATION)
+    progress.round(record(1, failures=[FAILURE]), [])
+    progress.round(record(2), [EVALUATION])
     progress.end(SUMMARY, tmp_path)
     progress.close()
 
@@ -85,6 +85,21 @@ def test_plain_lines(tmp_path, capsys):
     )
     assert any(line.split() == ["test", "accuracy", "50.00", "%"] for line in lines)
     assert lines[-1].endswith(str(tmp_path))
+
+
+def test_an_evaluation_that_comes_late_is_shown_with_the_state_of_its_round(capsys):
+    """Round 2 is evaluated beside round 3; rotation is that of round 2. Of round 1, which another
+    process went through, only the accuracy is known."""
+    progress = PlainProgress()
+    progress.begin(Config(rounds=4))
+    progress.data("digits", [record(1)])
+    early = EVALUATION.model_copy(update={"round": 1})
+    progress.round(record(2), [early])
+    turned = record(3).model_copy(update={"hyper_readable": {"rotation_degrees": 90.0}})
+    progress.round(turned, [EVALUATION])
+    lines = capsys.readouterr().out.splitlines()[3:]
+    assert lines[0].startswith("round 1/4, accuracy 87.50 %, 0:")
+    assert lines[1].startswith("round 2/4, accuracy 87.50 %, rotation ±45.0°, ")
 
 
 def test_a_live_line_in_a_terminal(tmp_path):
@@ -132,7 +147,7 @@ def test_empty_rounds_are_in_the_table(tmp_path):
 def test_warnings_are_seen_and_leave_json_clean(tmp_path, capsys):
     for progress in (PlainProgress(), JsonProgress()):
         progress.warn("other [version]")
-    progress.round(record(1, failures=[FAILURE]), None)
+    progress.round(record(1, failures=[FAILURE]), [])
     out, err = capsys.readouterr()
     assert out == "warning: other [version]\n"
     assert err == "warning: other [version]\nround 1: client 7: fell [over]\n"

@@ -20,6 +20,7 @@ import torch
 from fedpart import algorithm, checkpoint, machine
 from fedpart.client import client_update
 from fedpart.errors import ClientFailure, OutputError
+from fedpart.evaluator import Evaluator
 from fedpart.program import Program
 from fedpart.run_files import check_free, ended_well, lock_run, read_lines
 from fedpart.run_folder import RunFolder
@@ -143,7 +144,7 @@ def program() -> Program:
 
 
 def folder_of(path, program, data) -> RunFolder:
-    return RunFolder(path, program, data, lambda record, evaluation: None)
+    return RunFolder(path, program, data, lambda record, evaluations: None)
 
 
 def start(path, program, data) -> None:
@@ -165,14 +166,7 @@ def work(path, program, data, begin) -> None:
         folder.close("interrupted", 130)
         raise
     finally:
-        release(folder)
-
-
-def release(folder: RunFolder) -> None:
-    """What the kernel does with the lock of a process that has ended."""
-    if folder._lock is not None:
-        os.close(folder._lock)
-        folder._lock = None
+        tiny.release(folder)
 
 
 def without_seconds(value):
@@ -237,14 +231,23 @@ def take_up(path, program, data) -> None:
         start(path, program, data)
 
 
+class Late(Evaluator):
+    """Beside the rounds, and done only when somebody waits: as late as can be, with no thread."""
+
+    def record(self, wait: bool):
+        return super().record(wait) if wait else None
+
+
+@pytest.mark.parametrize("evaluator", [Evaluator, Late])
 @pytest.mark.parametrize("how", ["kill", "power cut", "Ctrl-C"])
 def test_ended_at_any_operation_a_run_becomes_what_it_would_have_been(
-    program, small_data, whole, tmp_path, how
+    program, small_data, whole, tmp_path, monkeypatch, how, evaluator
 ):
     """From the making of the folder to its last file.
 
     A power cut also takes what is not synced; after Ctrl-C, the folder is closed in order.
     """
+    monkeypatch.setattr("fedpart.run_folder.Evaluator", evaluator)
     end = KeyboardInterrupt if how == "Ctrl-C" else Killed
     ends_at, again = 0, True
     while again:
@@ -281,7 +284,7 @@ def interrupted(path, program, data, rounds: int) -> None:
     """A run that stops after some rounds, with its last checkpoint where the settings put it."""
     folder = folder_of(path, program, data)
 
-    def stop(record, evaluation):
+    def stop(record, evaluations):
         if record.round == rounds:
             raise KeyboardInterrupt
 
@@ -290,7 +293,7 @@ def interrupted(path, program, data, rounds: int) -> None:
     folder.create(state, COMMAND)
     with pytest.raises(KeyboardInterrupt):
         algorithm.run(program, data, state, folder)
-    release(folder)
+    tiny.release(folder)
 
 
 def test_what_follows_the_checkpoint_may_be_damaged(program, small_data, whole, tmp_path):
@@ -439,7 +442,7 @@ def test_a_run_without_any_reply_fails_and_stays_so(small_data, tmp_path, monkey
         with pytest.raises(ClientFailure, match="no reply counted in 5 rounds in a row"):
             algorithm.run(built, small_data, state, folder)
     assert folder.close("failed", 5) == 5
-    release(folder)
+    tiny.release(folder)
     with pytest.raises(ClientFailure, match="no reply counted in any of 5 rounds"):
         resume(path, built, small_data)
     assert not (path / "summary.json").exists()
@@ -459,5 +462,5 @@ def test_results_without_their_checkpoint_are_not_begun_anew(program, small_data
     folder = folder_of(copy, program, small_data)
     with pytest.raises(OutputError, match=r"checkpoint\.pt"):
         folder.resume()
-    release(folder)
+    tiny.release(folder)
     assert {p.name: p.read_bytes() for p in copy.iterdir() if p.name in before} == before
