@@ -13,8 +13,17 @@ from fedpart.runtime import prepare_process
 from fedpart.server import assign_chunks, initial_state, sample_clients, server_update
 from fedpart.wire import encode, reply_arrays, reply_fields, validate
 from tests.benchmarks.bare import BareLoop
-from tests.benchmarks.peer import Answer, Peer, alternate, evaluation, loop, product
-from tests.benchmarks.ray_round import ray_against_inline
+from tests.benchmarks.peer import (
+    Answer,
+    Peer,
+    alternate,
+    clients_only,
+    evaluation,
+    forward_and_backward,
+    loop,
+    product,
+)
+from tests.benchmarks.ray_round import evaluation_beside, ray_against_inline
 from tests.benchmarks.same import SameLoop
 from tests.benchmarks.workloads import spread, workload
 
@@ -111,11 +120,31 @@ def ray(quick: bool) -> Record:
 
 
 @measure
-def evaluate_1000(quick: bool) -> Record:
-    """1,000 images, S = 10: product in both precisions against the bare loop."""
-    rounds = 2 if quick else 7
-    peers = {"bare": Peer(evaluation, rounds + 1, None)}
-    peers |= {p: Peer(evaluation, rounds + 1, p) for p in ("fp32", "bf16")}
+def ray_evaluation(quick: bool) -> Record:
+    """A Ray run that evaluates 2,000 images every five rounds: beside the next rounds, or not."""
+    return evaluation_beside(2, 1 if quick else 5)
+
+
+@measure
+def evaluate(quick: bool) -> Record:
+    """10,000 images (quick: 500), S = 10: product in both precisions against the bare loop."""
+    rounds, images = (2, 500) if quick else (3, 10_000)
+    peers = {"bare": Peer(evaluation, rounds + 1, images, None)}
+    peers |= {p: Peer(evaluation, rounds + 1, images, p) for p in ("fp32", "bf16")}
+    return {"images": images} | _compare(alternate(peers, rounds), "bare")
+
+
+@measure
+def w1_ladder(quick: bool) -> Record:
+    """Where a round of W1 goes: each rung does what the one before it does, and more."""
+    rounds = 3 if quick else 21
+    peers = {
+        "bare": Peer(loop, BareLoop, "W1", rounds + 1),
+        "forward and backward, dropout off": Peer(forward_and_backward, "W1", rounds + 1, False),
+        "with dropout": Peer(forward_and_backward, "W1", rounds + 1, True),
+        "clients": Peer(clients_only, "W1", rounds + 1),
+        "product": Peer(product, "W1", rounds + 1, {}),
+    }
     return _compare(alternate(peers, rounds), "bare")
 
 

@@ -12,16 +12,18 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 
-from fedpart.client import ClientReply
+from fedpart.client import ClientReply, ClientTask, client_update
+from fedpart.data import to_float
 from fedpart.evaluation import evaluate
 from fedpart.program import Program
 from fedpart.run_folder import RunFolder
 from fedpart.runtime import prepare_process
-from fedpart.server import ServerState, initial_state
+from fedpart.server import ServerState, assign_chunks, initial_state, sample_clients
 from tests.benchmarks.bare import BareLoop
 from tests.benchmarks.same import SameLoop
-from tests.benchmarks.workloads import workload
+from tests.benchmarks.workloads import synthetic, workload
 
 Answer = dict[str, float]
 
@@ -72,28 +74,64 @@ def loop(
         prepare_process()
     torch.set_num_threads(1)
     rounds_of = kind(*workload(name, rounds))
-    for server_round in range(1, rounds + 1):
-        connection.recv()
-        started = time.perf_counter()
-        rounds_of(server_round)
-        connection.send({"seconds": time.perf_counter() - started})
+    numbers = iter(range(1, rounds + 1))
+    _timed(connection, rounds, lambda: rounds_of(next(numbers)))
 
 
-def evaluation(connection: Connection, rounds: int, precision: str | None) -> None:
-    """Evaluations of 1,000 images, S = 10: the product's in a precision, or the bare one's."""
-    torch.set_num_threads(1)
-    program, data = workload("W3", 1, **({"precision": precision} if precision else {}))
-    if precision:
-        prepare_process()
-    bare, state = BareLoop(program, data), initial_state(program)
+def _timed(connection: Connection, rounds: int, function: Callable[[], object]) -> None:
     for _ in range(rounds):
         connection.recv()
         started = time.perf_counter()
-        if precision:
-            evaluate(program, state.theta, state.hyper, data.val_images, data.val_labels, 0)
-        else:
-            bare.evaluate()
+        function()
         connection.send({"seconds": time.perf_counter() - started})
+
+
+def evaluation(connection: Connection, rounds: int, images: int, precision: str | None) -> None:
+    """Evaluations of so many images, S = 10: the product's in a precision, or the bare one's."""
+    torch.set_num_threads(1)
+    program, _ = workload("W3", 1, **({"precision": precision} if precision else {}))
+    data = synthetic(held_out=images)
+    if precision:
+        prepare_process()
+    bare, state = BareLoop(program, data), initial_state(program)
+
+    def of_product() -> object:
+        return evaluate(program, state.theta, state.hyper, data.val_images, data.val_labels, 0)
+
+    _timed(connection, rounds, of_product if precision else bare.evaluate)
+
+
+def forward_and_backward(connection: Connection, name: str, rounds: int, dropout: bool) -> None:
+    """Nothing but the network, channels last, once for each client of a round, on one batch."""
+    prepare_process()
+    program, data = workload(name, rounds)
+    model = SameLoop(program, data).model.train(dropout)
+    weights = [p for n, p in model.named_parameters() if not n.endswith("logit")]
+    images, labels = data.client(0)
+    x, y = to_float(images), torch.from_numpy(labels)
+
+    def of_all() -> None:
+        for _ in range(program.config.clients_per_round):
+            torch.autograd.grad(F.cross_entropy(model(x), y), weights)
+
+    _timed(connection, rounds, of_all)
+
+
+def clients_only(connection: Connection, name: str, rounds: int) -> None:
+    """The clients of a round, without messages, server step or records."""
+    prepare_process()
+    program, data = workload(name, rounds)
+    state, chunks = initial_state(program), assign_chunks(program.config)
+    tasks = [
+        ClientTask(1, i, int(chunks[i]), state.theta, state.hyper)
+        for i in sample_clients(program.config, 1)
+    ]
+
+    def of_all() -> None:
+        for task in tasks:
+            client_update(program, task, *data.client(task.client_id))
+
+    _timed(connection, rounds, of_all)
 
 
 class Peer:

@@ -6,7 +6,10 @@ clients that train nothing: what is left is the price of messages and of the mod
 """
 
 import statistics
+import tempfile
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 from flwr.app import ConfigRecord
@@ -16,6 +19,7 @@ from clients.ray_grid import ray_grid
 from clients.ray_worker import Worker
 from fedpart.client import ClientReply, ClientTask
 from fedpart.program import Program
+from fedpart.run_folder import RunFolder
 from fedpart.runtime import prepare_process
 from fedpart.server import initial_state
 from strategies.strategy import PartitionedStrategy
@@ -94,4 +98,36 @@ def ray_against_inline(workers: int, rounds: int) -> dict[str, object]:
         "ray / inline": medians["ray"] / medians["inline"],
         "messages and transfer": spread(transfer[1:]),
         "messages and transfer, share of a round": statistics.median(transfer[1:]) / medians["ray"],
+    }
+
+
+def evaluation_beside(workers: int, runs: int) -> dict[str, object]:
+    """Runs of ten rounds with two evaluations of 2,000 images, both ways in turn."""
+    prepare_process()
+    program, data = workload("partitioned-1.25k", 10, **{"eval-every": 5})
+    few = {f"val_{name}": getattr(data, f"val_{name}")[:2000] for name in ("images", "labels")}
+    data = replace(data, **few)
+    seconds: dict[str, list[float]] = {"at once": [], "beside": []}
+    records = set()
+    with ray_grid(program, data, workers) as grid, tempfile.TemporaryDirectory() as scratch:
+        for run in range(-1, runs):
+            for name, found in seconds.items():
+                path = Path(scratch) / f"{name}{run}"
+                folder = RunFolder(path, program, data, lambda *_: None, name == "beside")
+                state = initial_state(program)
+                folder.create(state, ["benchmark"])
+                strategy = PartitionedStrategy(program, state, folder)
+                started = time.perf_counter()
+                # The first of each is for warming up, and short.
+                strategy.start(grid, num_rounds=1 if run < 0 else None)
+                if run >= 0:
+                    found.append(time.perf_counter() - started)
+                    records.add((path / "evaluations.jsonl").read_text())
+                folder.close("ok", 0)
+    assert len(records) == 1
+    ratio = statistics.median(seconds["beside"]) / statistics.median(seconds["at once"])
+    return {
+        "workers": workers,
+        "seconds": seconds,
+        "beside / at once": ratio,
     }
