@@ -7,9 +7,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Protocol
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
@@ -72,6 +73,8 @@ class LocalGrid(Grid):
     def __init__(self, executor: Executor, config: Config) -> None:
         """Offer a node for each client of ``config``, run by ``executor``."""
         self.executor, self._num_clients = executor, config.clients
+        # Who a client is, this process knows too: no worker is asked.
+        self._identify = InlineExecutor(app)
         # Flower's run configs hold scalars only.
         self._run_config = {
             key: value if isinstance(value, str | bool | int | float) else ",".join(map(str, value))
@@ -135,15 +138,21 @@ class LocalGrid(Grid):
         return self._answer(self.push_messages(messages), deadline)
 
     def _answer(self, message_ids: Iterable[str], deadline: float) -> list[Message]:
-        replies, work = [], []
+        replies: list[Message] = []
+        questions: list[tuple[Message, Context]] = []
+        work: list[tuple[Message, Context]] = []
         for message in [self._pending.pop(i) for i in message_ids if i in self._pending]:
             node = message.metadata.dst_node_id
             if node in self.get_node_ids():
-                work.append((message, self._context(node)))
+                kind = message.metadata.message_type
+                (questions if kind == MessageType.QUERY else work).append(
+                    (message, self._context(node))
+                )
             else:
                 error = Error(NODE_UNAVAILABLE, f"there is no node {node}")
                 replies.append(Message(error, reply_to=message))
-        for reply in self.executor.run(work, deadline):
+        answers = (self._identify.run(questions, deadline), self.executor.run(work, deadline))
+        for reply in chain.from_iterable(answers):
             if time.monotonic() > deadline:
                 break
             replies.append(reply)

@@ -20,6 +20,7 @@ from clients.ray_session import RaySession
 from clients.ray_worker import Worker, register_arrays
 from fedpart.data import FederatedData
 from fedpart.errors import ClientFailure, ConfigError, FedpartError, cause
+from fedpart.machine import code_id
 from fedpart.program import Program
 
 logger = logging.getLogger(__name__)
@@ -226,7 +227,8 @@ class RayExecutor:
 
     def _prepare(self, seat: _Seat) -> None:
         seat.ready = False
-        self._watch(seat, lambda: seat.actor.prepare.remote(sys.path, self._settings, self._data))
+        what = (sys.path, self._settings, self._data, code_id())
+        self._watch(seat, lambda: seat.actor.prepare.remote(*what))
 
     def _send(self, seat: _Seat, job: _Job) -> None:
         seat.job = job

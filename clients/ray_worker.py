@@ -1,6 +1,7 @@
 """What runs in the process of one of Ray's workers."""
 
 import ctypes
+import platform
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,8 @@ from clients.app import app, register
 from clients.grid import InlineExecutor
 from fedpart.config import make_config
 from fedpart.data import FederatedData
+from fedpart.errors import ConfigError
+from fedpart.machine import code_id
 from fedpart.program import build_program
 from fedpart.runtime import prepare_process
 
@@ -28,7 +31,7 @@ class Worker:
         self._held: dict[int, ArrayRecord] = {}
 
     def prepare(
-        self, path: Sequence[str], settings: dict[str, object], data: FederatedData
+        self, path: Sequence[str], settings: dict[str, object], data: FederatedData, code: int
     ) -> None:
         """Get ready for clients of one run.
 
@@ -36,8 +39,17 @@ class Worker:
             path: where else to look for modules: the user's network may be anywhere.
             settings: TOML keys and values; the network and its partition follow from them.
             data: in the object store's memory, which all workers of a machine map.
+            code: the server's; a machine of a cluster may hold another version.
+
+        Raises:
+            ConfigError: this worker runs other code.
         """
         sys.path.extend(place for place in path if place not in sys.path)
+        if code != code_id():
+            raise ConfigError(
+                f"a worker on {platform.node()} runs other code than the server: have the same "
+                "version of fedpart on every machine, and change no code under a run"
+            )
         _end_with_parent()
         register_arrays()
         prepare_process()

@@ -13,6 +13,8 @@ from fedpart.wire import FORMAT
 logger = logging.getLogger(__name__)
 
 _PAUSE = 0.5
+# A message takes a few kilobytes here, whatever it says.
+_ASKED_AT_ONCE = 1000
 
 
 class Roster:
@@ -40,14 +42,16 @@ class Roster:
             timeout: seconds to wait for answers; who does not answer is asked again next time.
         """
         present = set(grid.get_node_ids())
-        self._identities = {n: c for n, c in self._identities.items() if n in present}
         self._foreign &= present
-        unknown = sorted(present - set(self._identities) - self._foreign)
-        if unknown:
-            question = RecordDict({"metrics": MetricRecord({"format": FORMAT})})
+        unknown = sorted(present - self._identities.keys() - self._foreign)
+        if not unknown and self._identities.keys() <= present:
+            return
+        self._identities = {n: c for n, c in self._identities.items() if n in present}
+        question = RecordDict({"metrics": MetricRecord({"format": FORMAT})})
+        for start in range(0, len(unknown), _ASKED_AT_ONCE):
             asked = [
                 Message(question, dst_node_id=node, message_type=MessageType.QUERY)
-                for node in unknown
+                for node in unknown[start : start + _ASKED_AT_ONCE]
             ]
             for reply in grid.send_and_receive(asked, timeout=timeout):
                 self._learn(reply)

@@ -58,8 +58,8 @@ def grid():
     return LocalGrid(InlineExecutor(echo), CONFIG)
 
 
-def note(node: int) -> Message:
-    return Message(RecordDict(), dst_node_id=node, message_type="query")
+def note(node: int, kind: str = "train") -> Message:
+    return Message(RecordDict(), dst_node_id=node, message_type=kind)
 
 
 def test_every_setting_survives_flowers_run_config(grid):
@@ -143,13 +143,13 @@ def context_of(**node_config):
 
 
 def test_query_says_which_client_it_is():
-    reply = app(note(4), context_of(**{"partition-id": 2}))
+    reply = app(note(4, "query"), context_of(**{"partition-id": 2}))
     assert reply.content["metrics"]["client-id"] == 2
 
 
 def test_a_node_without_partition_id_says_so():
     with pytest.raises(ValueError, match="partition-id=<client>"):
-        app(note(4), context_of())
+        app(note(4, "query"), context_of())
 
 
 def test_clients_of_a_round_share_what_the_server_sent(program):

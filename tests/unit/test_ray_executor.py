@@ -17,6 +17,7 @@ from clients.ray_executor import CLIENT_APP_CRASHED, RayExecutor, _death
 from clients.ray_grid import expected_work
 from clients.ray_worker import Worker
 from fedpart.errors import ClientFailure, ConfigError
+from fedpart.machine import code_id
 from fedpart.server import assign_chunks, initial_state
 from strategies.strategy import PartitionedStrategy
 
@@ -81,7 +82,7 @@ class FakeActor:
             for f in (self._prepare, self._hold, self._answer)
         )
 
-    def _prepare(self, path, settings, data):
+    def _prepare(self, path, settings, data, code):
         self.ray.log.append(("start", self.number))
         return self._result(lambda: self.ray.script(self.number, None))
 
@@ -337,8 +338,10 @@ def test_a_worker_answers_as_this_process_does(data, monkeypatch):
     expected = over.send_and_receive(messages)
     worker = Worker()
     settings = program.config.model_dump(mode="json", by_alias=True)
-    worker.prepare(["/one/more"], settings, data)
+    worker.prepare(["/one/more"], settings, data, code_id())
     assert sys.path[-1] == "/one/more"
+    with pytest.raises(ConfigError, match="runs other code than the server: have the same version"):
+        Worker().prepare([], settings, data, code_id() + 1)
     worker.hold(1, 6, ArrayRecord())
     worker.hold(2, 7, messages[0].content["arrays"])
     assert worker._held.keys() == {7}
