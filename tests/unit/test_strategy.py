@@ -115,7 +115,7 @@ class Crowd(LocalGrid):
 def test_who_the_clients_are_is_asked_in_handfuls_and_never_of_a_worker(monkeypatch):
     """However many there are, few messages are in memory; a round later, nobody is asked again."""
     monkeypatch.setattr("strategies.nodes._ASKED_AT_ONCE", 3)
-    crowd = Crowd(tiny.config(), {node: {"client-id": node - 2} for node in range(2, 10)})
+    crowd = Crowd(configure(), {node: {"client-id": node - 2} for node in range(2, 10)})
     handfuls, send = [], crowd.send_and_receive
     crowd.send_and_receive = lambda m, timeout=None: handfuls.append(len(m)) or send(m)
     roster = Roster()
@@ -125,8 +125,8 @@ def test_who_the_clients_are_is_asked_in_handfuls_and_never_of_a_worker(monkeypa
     assert roster.nodes == {node - 2: node for node in range(2, 10)}
     # An executor without an app: a worker would have no answer.
     roster = Roster()
-    roster.refresh(LocalGrid(InlineExecutor(None), tiny.config()), 1)
-    assert len(roster.nodes) == tiny.config().clients
+    roster.refresh(LocalGrid(InlineExecutor(None), configure()), 1)
+    assert len(roster.nodes) == CLIENTS
 
 
 def test_one_message_for_each_client_of_the_cohort(program, grid):
