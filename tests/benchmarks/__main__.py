@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from fedpart.machine import hardware, versions
+from tests.benchmarks.growth import draw
 from tests.benchmarks.measures import MEASURES
 
 
@@ -42,6 +43,8 @@ def main(argv: list[str] | None = None) -> None:
         if args.out:
             args.out.parent.mkdir(parents=True, exist_ok=True)
             args.out.write_text(json.dumps(report, indent=1) + "\n")
+            if name == "growth":
+                draw(record, args.out.with_name("growth.png"))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from fedpart.runtime import prepare_process
 from fedpart.server import assign_chunks, initial_state, sample_clients, server_update
 from fedpart.wire import encode, reply_arrays, reply_fields, validate
 from tests.benchmarks.bare import BareLoop
+from tests.benchmarks.growth import grow
 from tests.benchmarks.peer import (
     Answer,
     Peer,
@@ -146,6 +147,17 @@ def w1_ladder(quick: bool) -> Record:
         "product": Peer(product, "W1", rounds + 1, {}),
     }
     return _compare(alternate(peers, rounds), "bare")
+
+
+@measure
+def growth(quick: bool) -> Record:
+    """Ever more clients, and ever more of them in a round: seconds, memory, start-up."""
+    rounds = 3 if quick else 15
+    return {
+        f"{grown}, {where}": grow(rounds, workers, grown == "cohort")
+        for grown in ("clients", "cohort")
+        for where, workers in (("inline", None), ("ray", 2))
+    }
 
 
 def _repeated(function: Callable[[], object], times: int) -> Record:

@@ -28,12 +28,13 @@ from tests.benchmarks.workloads import synthetic, workload
 Answer = dict[str, float]
 
 
-class _Stepping:
+class Stepping:
     """A run folder that waits for word after each round."""
 
     def __init__(self, program: Program, folder: RunFolder, connection: Connection) -> None:
         self.program, self.folder, self.connection = program, folder, connection
         self.mark = time.perf_counter()
+        self.more: Callable[[], Answer] = dict
 
     def after_round(self, state: ServerState, replies: list[ClientReply], *rest: object) -> None:
         self.folder.after_round(state, replies, *rest)  # type: ignore[arg-type]
@@ -44,6 +45,7 @@ class _Stepping:
             "seconds": seconds,
             "clients": sum(r.seconds for r in replies),
             "passes": float(passes),
+            **self.more(),
         }
         self.connection.send(answer)
         self.connection.recv()
@@ -63,7 +65,7 @@ def product(connection: Connection, name: str, rounds: int, changes: dict[str, o
         folder = RunFolder(Path(scratch) / "run", program, data, lambda *_: None)
         folder.create(state, ["benchmark"])
         connection.recv()
-        run(program, state, _Stepping(program, folder, connection), inline_grid(program, data))
+        run(program, state, Stepping(program, folder, connection), inline_grid(program, data))
 
 
 def loop(
