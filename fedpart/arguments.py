@@ -11,7 +11,7 @@ from fedpart.config import NOT_RESULTS, Config, keys, load_toml, make_config
 from fedpart.errors import ConfigError
 from fedpart.spelling import kebab, nearest
 
-SUBCOMMANDS = ("compare", "split", "table")
+SUBCOMMANDS = ("compare", "split", "table", "drill")
 # Heading of ``--help`` -> the first setting under it.
 _GROUPS = {
     "dataset": "data and clients",
@@ -93,14 +93,16 @@ def parse_run(argv: Sequence[str]) -> Request:
 
 
 def with_data_dir(values: dict[str, object]) -> dict[str, object]:
-    """The settings, ``data-dir`` or ``$FEDPART_DATA`` as an absolute path where one is named.
+    """The settings, with absolute paths, so that the run can be resumed from another folder.
 
-    Absolute, so that the run can be resumed from another folder.
+    They are those of ``data-dir``, or ``$FEDPART_DATA`` in its place, and of ``availability``.
     """
-    named = values.get("data-dir") or os.environ.get("FEDPART_DATA")
-    if not named:
-        return values
-    return values | {"data-dir": os.path.abspath(os.path.expanduser(str(named)))}
+    paths = {
+        "data-dir": values.get("data-dir") or os.environ.get("FEDPART_DATA"),
+        "availability": values.get("availability"),
+    }
+    named = {key: os.path.abspath(os.path.expanduser(str(p))) for key, p in paths.items() if p}
+    return values | named
 
 
 def resumed_config(request: Request, config: Config) -> Config:

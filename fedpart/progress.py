@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedpart.config import Config
-from fedpart.records import EvaluationRecord, RoundRecord, Summary
+from fedpart.records import DROPPED, EvaluationRecord, RoundRecord, Summary
 
 Rows = Sequence[tuple[str, str]]
 # Failures of one round that are shown; all are in rounds.jsonl.
@@ -70,8 +70,10 @@ class UploadShare:
 def failure_lines(record: RoundRecord) -> list[str]:
     """Who failed in a round and why, the first few; and whether anybody did not."""
     start = f"round {record.round}: "
-    lines = [f"{start}client {f.client_id}: {f.reason}" for f in record.failures[:SHOWN_FAILURES]]
-    if more := len(record.failures) - len(lines):
+    # Those that drop out by chance were asked for.
+    failures = [f for f in record.failures if f.reason != DROPPED]
+    lines = [f"{start}client {f.client_id}: {f.reason}" for f in failures[:SHOWN_FAILURES]]
+    if more := len(failures) - len(lines):
         lines.append(f"{start}{more:,} more failed, see rounds.jsonl")
     if record.empty:
         lines.append(f"{start}empty, no reply counted; weights and hyperparameters are unchanged")

@@ -18,9 +18,9 @@ from fedpart.accounting import (
     round_record,
     summary_record,
 )
-from fedpart.algorithm import Failure
 from fedpart.checkpoint import write_atomic, writing
 from fedpart.client import ClientReply
+from fedpart.cohort import Failure
 from fedpart.data import FederatedData
 from fedpart.errors import ClientFailure, OutputError
 from fedpart.evaluation import evaluate, evaluation_record
@@ -219,11 +219,13 @@ class RunFolder:
         empty = empty_streak(self.rounds)
         # A short run whose rounds are all empty has failed too.
         if empty >= min(self.config.max_empty_rounds, self.config.rounds):
-            last = record.failures[-1]
+            why = "no client was available"
+            if failures:
+                why = f"client {failures[-1].client_id}: {failures[-1].reason}"
             raise ClientFailure(
-                f"no reply counted in {empty} rounds in a row; in round {record.round}, client "
-                f"{last.client_id}: {last.reason}; mend the cause and resume the run, or let it "
-                "try longer with a larger max-empty-rounds"
+                f"no reply counted in {empty} rounds in a row; in round {record.round}, {why}; "
+                "mend the cause and resume the run, or let it try longer with a larger "
+                "max-empty-rounds"
             )
 
     @property

@@ -119,8 +119,7 @@ def _report(rounds: int, record: RoundRecord, evaluation: EvaluationRecord | Non
     done = f"round {record.round}/{rounds}"
     for failure in record.failures:
         logger.warning("%s: client %d: %s", done, failure.client_id, failure.reason)
-    counted = sum(client.status == "ok" for client in record.clients)
-    text = f"{done}: {counted} of {len(record.clients)} clients, {record.seconds:.1f} s"
+    text = f"{done}: {record.counted} of {len(record.clients)} clients, {record.seconds:.1f} s"
     if evaluation is not None:
         text += f", accuracy {100 * evaluation.val_accuracy:.2f} %"
     logger.info(text)

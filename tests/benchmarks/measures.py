@@ -145,7 +145,7 @@ def server_and_wire(quick: bool) -> Record:
 
     def gate() -> None:
         for r, arrays in zip(replies, encoded, strict=True):
-            validate(program, 1, r.client_id, r.chunk, arrays, reply_fields(r))
+            validate(program, 1, r.client_id, r.chunk, arrays, reply_fields(program, r))
 
     times = 10 if quick else 50
     return {
