@@ -25,6 +25,7 @@ _CHANGEABLE = NOT_RESULTS - {"out", "name", "seeds"}
 _EPILOG = """other commands:
   sim.py compare DIR [DIR ...] --out curves.png   accuracy against what was sent, for several runs
   sim.py table DIR [DIR ...] [--latex]   mean and standard error over seeds beside the paper's
+  sim.py drill                            clients, disks and processes that fail, on this machine
   sim.py split --dataset rotmnist --out split.png   who holds what
 
 exit codes: 0 done, 2 unusable setting, 3 unusable data, 4 run folder, 5 clients failed,
@@ -176,6 +177,16 @@ def parse_table(argv: Sequence[str]) -> tuple[list[Path], bool, Path | None]:
     known = _parse(parser, argv, ("--latex", "--out", "--help"))
     latex = known.latex or (known.out is not None and known.out.suffix == ".tex")
     return known.runs, latex, known.out
+
+
+def parse_drill(argv: Sequence[str]) -> None:
+    """The drill has no settings.
+
+    Raises:
+        ConfigError: there are any.
+    """
+    description = "Break things on purpose and say what became of it, in less than two minutes."
+    _parse(_Parser(prog="sim.py drill", description=description), argv, ("--help",))
 
 
 def _parse(parser: _Parser, argv: Sequence[str], flags: Sequence[str]) -> argparse.Namespace:

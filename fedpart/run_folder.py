@@ -29,7 +29,7 @@ from fedpart.model_file import starting_state, write_model
 from fedpart.origin import Origin, origin_of
 from fedpart.program import Program
 from fedpart.records import EvaluationRecord, RoundRecord, RunInfo, Summary
-from fedpart.run_files import ended_well, lock_run, new_folder, read_lines
+from fedpart.run_files import check_free, ended_well, lock_run, new_folder, read_lines
 from fedpart.server import ServerState
 
 FINAL_EVALUATIONS = 10
@@ -80,11 +80,13 @@ class RunFolder:
             state: before round 1; written at once, so that a run can be resumed from its start.
             command: what the user typed.
         Raises:
-            OutputError: see ``run_files.new_folder``.
+            OutputError: see ``run_files.new_folder``; or another process has it.
         """
         new_folder(self.path)
-        write_atomic(self.path / "config.toml", self.config.to_toml().encode())
         self._lock = lock_run(self.path)
+        # Two that were started at once have both found it empty; only one of them has the lock.
+        check_free(self.path)
+        write_atomic(self.path / "config.toml", self.config.to_toml().encode())
         self._begin(state, command)
 
     def _begin(self, state: ServerState, command: Sequence[str]) -> None:

@@ -42,6 +42,10 @@ class RefusedReply(FedpartError):
 
     def __init__(self, client_id: int, tensor: str, reason: str) -> None:
         """Keep the parts; the message joins them."""
+        # Names may come from elsewhere: nothing in them may move a terminal's cursor.
+        tensor, reason = (
+            "".join(c if c.isprintable() else " " for c in text[:200]) for text in (tensor, reason)
+        )
         super().__init__(f"reply of client {client_id} refused: {tensor} {reason}")
         self.client_id, self.tensor, self.reason = client_id, tensor, reason
         self.verdict = f"refused: {tensor} {reason}"
@@ -155,17 +159,17 @@ def _numbers(
     """Whole and real numbers of a reply: exactly ``REPLY_FIELDS``, each of its own type."""
     if set(fields) != set(REPLY_FIELDS):
         odd = sorted(set(fields) ^ set(REPLY_FIELDS))
-        raise RefusedReply(client_id, "metrics", f"lack or add {', '.join(odd)}")
+        raise RefusedReply(client_id, "metrics", f"lack or add {', '.join(odd):.80}")
     whole: dict[str, int] = {}
     real: dict[str, float] = {}
     for name, value in fields.items():
         if name in _REAL and type(value) is float:
             real[name] = value
-        elif name not in _REAL and type(value) is int:
+        elif name not in _REAL and type(value) is int and value.bit_length() < 64:
             whole[name] = value
         else:
-            kind = "a float" if name in _REAL else "a whole number"
-            raise RefusedReply(client_id, name, f"is {value!r:.80}, not {kind}")
+            kind = "a float" if name in _REAL else "a whole number of 64 bits"
+            raise RefusedReply(client_id, name, f"is of type {type(value).__name__}, not {kind}")
     return whole, real
 
 
