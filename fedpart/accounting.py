@@ -14,6 +14,7 @@ from fedpart.records import (
     ClientRecord,
     EvaluationRecord,
     FailureRecord,
+    RoundBrief,
     RoundRecord,
     Summary,
 )
@@ -35,7 +36,7 @@ def round_record(
     failures: Sequence[Failure],
     wire: Mapping[int, tuple[int, int]],
     seconds: float,
-    before: RoundRecord | None,
+    before: RoundBrief | None,
 ) -> RoundRecord:
     """The record of a round.
 
@@ -46,7 +47,7 @@ def round_record(
         failures: those that did not.
         wire: client id -> encoded bytes (upload, download) of everyone who was asked.
         seconds: the round's duration.
-        before: the record of the round before, or None.
+        before: the round before, or None.
     """
     clients = [_client(program, r, *wire[r.client_id]) for r in replies]
     clients += [_missing(program, f, wire.get(f.client_id)) for f in failures]
@@ -80,7 +81,7 @@ def round_record(
     )
 
 
-def empty_streak(rounds: Sequence[RoundRecord]) -> int:
+def empty_streak(rounds: Sequence[RoundBrief]) -> int:
     """How many rounds in a row, up to the last one, were empty."""
     return sum(1 for _ in takewhile(lambda record: record.empty, reversed(rounds)))
 
@@ -100,7 +101,8 @@ def out_of_sample(program: Program, replies: Sequence[ClientReply]) -> float | N
 def summary_record(
     program: Program,
     data_hash: str,
-    rounds: Sequence[RoundRecord],
+    rounds: Sequence[RoundBrief],
+    hyper_readable: dict[str, float],
     final: Sequence[EvaluationRecord],
     test_accuracy: float | None,
     seconds: float,
@@ -112,14 +114,14 @@ def summary_record(
         program: shared by all.
         data_hash: of images and split.
         rounds: all of them.
+        hyper_readable: psi at the end.
         final: the last evaluations, whose mean is the final accuracy.
         test_accuracy: a fraction, or None without test images.
         seconds: rounds and evaluations together.
         peak_rss_bytes: peak memory.
     """
     config, last = program.config, rounds[-1]
-    replies = sum(c.upload_model_bytes > 0 for r in rounds for c in r.clients)
-    fedavg = fedavg_bytes(program) * replies
+    fedavg = fedavg_bytes(program) * sum(r.uploads for r in rounds)
     # An empty round takes no time to speak of; it counts only where there is no other.
     timed = [r.seconds for r in rounds if not r.empty] or [r.seconds for r in rounds]
     return Summary(
@@ -138,9 +140,9 @@ def summary_record(
         test_accuracy=test_accuracy,
         **{name: getattr(last, f"cumulative_{name}") for name in BYTES},
         upload_fraction=last.cumulative_upload_model_bytes / fedavg if fedavg else 0.0,
-        failures=sum(len(r.failures) for r in rounds),
+        failures=sum(r.failures for r in rounds),
         empty_rounds=sum(r.empty for r in rounds),
-        hyper_readable=last.hyper_readable,
+        hyper_readable=hyper_readable,
         seconds=seconds,
         seconds_per_round=statistics.median(timed),
         peak_rss_bytes=peak_rss_bytes,

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
@@ -76,6 +77,36 @@ class RoundRecord(Record):
     def counted(self) -> int:
         """How many replies counted."""
         return sum(c.status in ("ok", "weights") for c in self.clients)
+
+    def brief(self) -> "RoundBrief":
+        """What is left to remember once it is on the disk."""
+        shared = {
+            f.name: getattr(self, f.name) for f in fields(RoundBrief) if hasattr(self, f.name)
+        }
+        uploads = sum(c.upload_model_bytes > 0 for c in self.clients)
+        return RoundBrief(**shared | {"uploads": uploads, "failures": len(self.failures)})
+
+
+@dataclass(frozen=True, slots=True)
+class RoundBrief:
+    """A round without its clients: a run of thousands holds one of each.
+
+    Attributes, as in ``RoundRecord`` but for:
+        uploads: replies that were sent, needed or not.
+        failures: how many.
+    """
+
+    round: int
+    upload_model_bytes: int
+    cumulative_upload_model_bytes: int
+    cumulative_upload_wire_bytes: int
+    cumulative_download_model_bytes: int
+    cumulative_download_wire_bytes: int
+    upload_fraction: float | None
+    uploads: int
+    failures: int
+    empty: bool
+    seconds: float
 
 
 class SubnetworkRecord(Record):

@@ -28,7 +28,7 @@ from fedpart.events import Events, NoEvents, open_events
 from fedpart.model_file import starting_state, write_model
 from fedpart.origin import Origin, origin_of
 from fedpart.program import Program
-from fedpart.records import EvaluationRecord, RoundRecord, RunInfo, Summary
+from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo, Summary
 from fedpart.run_files import check_free, ended_well, lock_run, new_folder, read_lines
 from fedpart.server import ServerState
 
@@ -47,7 +47,7 @@ class RunFolder:
 
     Attributes:
         path: the folder.
-        rounds: every round so far.
+        rounds: every round so far, in brief.
         evaluations: every evaluation so far.
         warnings: what a resume has found and the user should know, one sentence each.
     """
@@ -58,7 +58,7 @@ class RunFolder:
         """Observe a run of ``program`` on ``data``; call ``create`` or ``resume`` next."""
         self.path, self.program, self.data, self.on_round = path, program, data, on_round
         self.config = program.config
-        self.rounds: list[RoundRecord] = []
+        self.rounds: list[RoundBrief] = []
         self.evaluations: list[EvaluationRecord] = []
         self.warnings: list[str] = []
         self._seconds = 0.0
@@ -146,8 +146,9 @@ class RunFolder:
                 f"{self.path}: bytes recorded are not those of the checkpoint: start the run anew"
             )
         for name, records in (("rounds", self.rounds), ("evaluations", self.evaluations)):
-            text = "".join(record.model_dump_json() + "\n" for record in records)
-            write_atomic(self.path / f"{name}.jsonl", text.encode())
+            file = self.path / f"{name}.jsonl"
+            lines = file.read_bytes().split(b"\n")[: len(records)]
+            write_atomic(file, b"".join(line + b"\n" for line in lines))
         self._seconds, self._peak_rss = extra["seconds"], extra["peak_rss_bytes"]
         again = {"resumed_from": [*info.resumed_from, done]}
         self._info = info.model_copy(
@@ -175,7 +176,7 @@ class RunFolder:
         expected = [r for r in self.evaluated_rounds if r <= done]
         try:
             lines = read_lines(self.path / "rounds.jsonl", done)
-            self.rounds = [RoundRecord(**line) for line in lines]
+            self.rounds = [RoundRecord(**line).brief() for line in lines]
             lines = read_lines(self.path / "evaluations.jsonl", len(expected))
             self.evaluations = [EvaluationRecord(**line) for line in lines]
             info = RunInfo.model_validate_json((self.path / "run.json").read_bytes())
@@ -205,7 +206,7 @@ class RunFolder:
         """
         before = self.rounds[-1] if self.rounds else None
         record = round_record(self.program, state, replies, failures, wire, seconds, before)
-        self.rounds.append(record)
+        self.rounds.append(record.brief())
         self._append("rounds.jsonl", record)
         evaluation = None
         if state.server_round in self.evaluated_rounds:
@@ -266,6 +267,7 @@ class RunFolder:
                 self.program,
                 self.data.data_hash,
                 self.rounds,
+                self.program.hyper.readable(state.hyper),
                 self.evaluations[-FINAL_EVALUATIONS:],
             ),
             test_accuracy=test,

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+import torch
 
 from clients.grid import inline_grid
 from fedpart.client import ClientReply
@@ -23,13 +24,13 @@ def quick_reply(program, task, images, labels) -> ClientReply:
     rng = np.random.default_rng((task.server_round, task.client_id))
     layout = program.layout
     deltas = {
-        j: tiny.torch.from_numpy(rng.normal(0, 1e-3, layout.sizes[j]).astype(np.float32))
+        j: torch.from_numpy(rng.normal(0, 1e-3, layout.sizes[j]).astype(np.float32))
         for j in range(task.chunk, layout.num_partitions)
     }
     scored = program.scoring(task.chunk) is not None
     return ClientReply(
         *(task.server_round, task.client_id, task.chunk, len(labels), deltas),
-        hyper_gradient=tiny.torch.zeros(program.hyper.size) if scored else None,
+        hyper_gradient=torch.zeros(program.hyper.size) if scored else None,
         hyper_examples=len(labels) if scored else 0,
         train_loss=1.0,
         log_likelihood=-1.0 if scored else None,
@@ -51,8 +52,8 @@ def open_files() -> int:
 def test_memory_and_open_files_are_flat(rounds, tmp_path, monkeypatch):
     """Strategy, messages, gate, server step, records, evaluations and checkpoints.
 
-    Clients fail and are late as ever; from the 200th round to the last, memory may grow by less
-    than one round's replies in ten rounds.
+    Clients drop out and are not needed; 4 MB are for what a run has to remember of each round, and
+    for what the allocator keeps.
     """
     monkeypatch.setattr("clients.app.client_update", quick_reply)
     program = tiny.program(
@@ -76,6 +77,5 @@ def test_memory_and_open_files_are_flat(rounds, tmp_path, monkeypatch):
     run(program, state, folder, inline_grid(program, data))
     folder.close("ok", 0)
     (before, files), (after, files_after) = seen[200], seen[rounds - 1]
-    print(f"{before / 1e6:.1f} MB after 200 rounds, {after / 1e6:.1f} MB after {rounds - 1}")
     assert files_after == files
-    assert after - before < 8e6
+    assert after - before < 4e6, f"{before:,} bytes, then {after:,}"

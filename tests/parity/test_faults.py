@@ -60,7 +60,7 @@ def reference(program, data):
 def records(program, rounds) -> list[RoundRecord]:
     made: list[RoundRecord] = []
     for state, replies, failures, wire in rounds:
-        before = made[-1] if made else None
+        before = made[-1].brief() if made else None
         made.append(round_record(program, state, replies, failures, wire, 0.0, before))
     return made
 

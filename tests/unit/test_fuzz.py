@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import tiny
+import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
 from clients.app import app, register
@@ -93,6 +94,6 @@ def test_broken_replies_cost_nothing(times):
 def same(state, before, server_round: int) -> bool:
     expected = replace(before, server_round=server_round)
     return all(
-        tiny.torch.equal(a, b) if isinstance(a, tiny.torch.Tensor) else a == b
+        torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
         for a, b in zip(vars(state).values(), vars(expected).values(), strict=True)
     )
