@@ -1,12 +1,11 @@
-"""Checkpoints whose writer is killed, or whose disk is full."""
+"""Checkpoints whose writer is killed."""
 
-import contextlib
 import os
 import random
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,9 +14,6 @@ import torch
 from fedpart import checkpoint
 from fedpart.errors import OutputError
 from fedpart.server import ServerState
-
-if sys.platform != "win32":
-    import resource
 
 # Values of a checkpoint that takes a few milliseconds to write.
 _SIZE = 50_000
@@ -44,46 +40,60 @@ def write_for_ever(path: Path, number: int) -> NoReturn:
         number += 1
 
 
-def kill_writer(path: Path, number: int, seconds: float) -> None:
-    """Fork a process that writes checkpoints, and kill it so long after its first line of code."""
-    ready, write = os.pipe()
+def kill_writer(path: Path, number: int, seconds: float | None) -> None:
+    """Fork a process that writes checkpoints, and kill it.
+
+    Args:
+        path: the checkpoint.
+        number: of the first one that it writes.
+        seconds: how long after its start; None: in the midst of a write, whenever that is.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.unlink(missing_ok=True)
     child = os.fork()
     if child == 0:
         try:
-            os.write(write, b"x")
             write_for_ever(path, number)
         finally:
             # Never back into the caller's code, of which this process is a copy.
             os._exit(1)
     try:
-        os.read(ready, 1)
-        time.sleep(seconds)
+        if seconds is not None:
+            time.sleep(seconds)
+        while seconds is None:
+            if temporary.exists():
+                os.kill(child, signal.SIGSTOP)
+                os.waitpid(child, os.WUNTRACED)
+                if temporary.exists():
+                    break
+                os.kill(child, signal.SIGCONT)
     finally:
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
-        os.close(ready)
-        os.close(write)
     if not os.WIFSIGNALED(status):
         raise RuntimeError("the writer ended before it was killed")
 
 
 def kill_writers(path: Path, times: int, seed: int) -> tuple[int, int]:
-    """Kill the writer of a checkpoint again and again, each at a random instant.
+    """Kill the writer of a checkpoint again and again.
+
+    Every other kill comes in the midst of a write, the rest at random instants, up to 50 ms after
+    the writer was started.
 
     Args:
         path: the checkpoint.
         times: how often.
-        seed: of the instants, up to 20 ms after the writer has begun.
+        seed: of the instants.
     Returns:
         how often the checkpoint could not be read, was of two halves or older than one before; and
-        how often the kill came while a write was under way.
+        how often a write was under way.
     """
     rng = random.Random(seed)
     temporary = path.with_name(path.name + ".tmp")
     checkpoint.save(path, made_state(0), {"number": 0})
     bad, under_way, last = 0, 0, 0
-    for _ in range(times):
-        kill_writer(path, last + 1, rng.uniform(0, 0.02))
+    for kill in range(times):
+        kill_writer(path, last + 1, rng.uniform(0, 0.05) if kill % 2 else None)
         under_way += temporary.exists()
         try:
             state, extra = checkpoint.load(path)
@@ -93,19 +103,6 @@ def kill_writers(path: Path, times: int, seed: int) -> tuple[int, int]:
         bad += not (is_whole(state) and extra["number"] == state.server_round >= last)
         last = state.server_round
     return bad, under_way
-
-
-@contextlib.contextmanager
-def full_disk(free: int) -> Iterator[None]:
-    """No file can grow beyond ``free`` bytes, as on a full disk; for this process."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (free, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
 
 
 def main(argv: Sequence[str]) -> None:
