@@ -28,7 +28,7 @@ class Breaking(InlineExecutor):
         self.right: dict[int, tuple[dict, dict]] = {}
 
     def run(self, work, deadline):
-        if work[0][0].metadata.message_type != "train":
+        if not work or work[0][0].metadata.message_type != "train":
             yield from super().run(work, deadline)
             return
         if not self.right:
