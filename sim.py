@@ -22,6 +22,7 @@ from fedpart.arguments import (
     Request,
     check_picture,
     parse_compare,
+    parse_drill,
     parse_run,
     parse_table,
     resumed_config,
@@ -62,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
     commands: dict[str, Callable[[list[str]], None]] = {
         "compare": _compare,
+        "drill": _drill,
         "split": _split,
         "table": _table,
     }
@@ -300,6 +302,22 @@ def _compare(argv: list[str]) -> None:
     comparison = compare(folders, out, target)
     sys.stderr.write("".join(f"{note}\n" for note in comparison.notes))
     sys.stdout.write(f"{comparison.text()}\n\n{out} and {out.with_suffix('.csv')}\n")
+
+
+def _drill(argv: list[str]) -> None:
+    parse_drill(argv)
+    from fedpart.drill.drill import drill
+
+    results = []
+    for result in drill(Path(__file__)):
+        sys.stdout.write(f"{result.text()}\n")
+        sys.stdout.flush()
+        results.append(result)
+    wrong = sum(result.right is False for result in results)
+    seconds = sum(result.seconds for result in results)
+    sys.stdout.write(f"\n{len(results)} faults in {seconds:.0f} s, {wrong} of them went wrong\n")
+    if wrong:
+        raise Ended(1)
 
 
 def _table(argv: list[str]) -> None:

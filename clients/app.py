@@ -143,6 +143,6 @@ def train(message: Message, context: Context) -> Message:
         for name, values in reply_arrays(reply).items()
     }
     records = RecordDict(
-        {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({**reply_fields(reply)})}
+        {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({**reply_fields(program, reply)})}
     )
     return Message(records, reply_to=message)

@@ -9,8 +9,8 @@ from itertools import takewhile
 import numpy as np
 
 from fedpart import machine
-from fedpart.algorithm import Failure
 from fedpart.client import ClientReply
+from fedpart.cohort import Failure
 from fedpart.config import Config
 from fedpart.data import FederatedData
 from fedpart.program import Program
@@ -18,12 +18,13 @@ from fedpart.records import (
     ClientRecord,
     EvaluationRecord,
     FailureRecord,
+    RoundBrief,
     RoundRecord,
     RunInfo,
     Summary,
 )
 from fedpart.server import ServerState
-from fedpart.wire import model_bytes, wire_bytes
+from fedpart.wire import model_bytes
 
 BYTES = tuple(f"{way}_{kind}_bytes" for way in ("upload", "download") for kind in ("model", "wire"))
 
@@ -64,7 +65,7 @@ def round_record(
     failures: Sequence[Failure],
     wire: Mapping[int, tuple[int, int]],
     seconds: float,
-    before: RoundRecord | None,
+    before: RoundBrief | None,
 ) -> RoundRecord:
     """The record of a round.
 
@@ -73,18 +74,19 @@ def round_record(
         state: after the round.
         replies: those that counted.
         failures: those that did not.
-        wire: client id -> encoded bytes (upload, download) of those that counted.
+        wire: client id -> encoded bytes (upload, download) of everyone who was asked.
         seconds: the round's duration.
-        before: the record of the round before, or None.
+        before: the round before, or None.
     """
     clients = [_client(program, r, *wire[r.client_id]) for r in replies]
-    clients += [_failed(program, f) for f in failures]
+    clients += [_missing(program, f, wire.get(f.client_id)) for f in failures]
     totals = {name: sum(getattr(c, name) for c in clients) for name in BYTES}
     cumulative = {
         f"cumulative_{name}": total + (getattr(before, f"cumulative_{name}") if before else 0)
         for name, total in totals.items()
     }
-    fedavg = fedavg_bytes(program) * len(replies)
+    # What was sent for nothing was sent all the same, and FedAvg would have done so too.
+    fedavg = fedavg_bytes(program) * sum(c.upload_model_bytes > 0 for c in clients)
     return RoundRecord(
         round=state.server_round,
         clients=sorted(clients, key=lambda c: c.client_id),
@@ -94,13 +96,21 @@ def round_record(
         hyper=program.hyper.raw(state.hyper),
         hyper_readable=program.hyper.readable(state.hyper),
         seconds=seconds,
-        failures=[
-            FailureRecord(client_id=f.client_id, chunk=f.chunk, reason=f.reason) for f in failures
-        ],
+        failures=sorted(
+            [
+                *(_failure(f.client_id, f.chunk, f.reason) for f in failures if not f.unused),
+                *(
+                    _failure(r.client_id, r.chunk, f"only its weights count: {r.hyper_fault}")
+                    for r in replies
+                    if r.hyper_fault
+                ),
+            ],
+            key=lambda f: f.client_id,
+        ),
     )
 
 
-def empty_streak(rounds: Sequence[RoundRecord]) -> int:
+def empty_streak(rounds: Sequence[RoundBrief]) -> int:
     """How many rounds in a row, up to the last one, were empty."""
     return sum(1 for _ in takewhile(lambda record: record.empty, reversed(rounds)))
 
@@ -120,7 +130,8 @@ def out_of_sample(program: Program, replies: Sequence[ClientReply]) -> float | N
 def summary_record(
     program: Program,
     data_hash: str,
-    rounds: Sequence[RoundRecord],
+    rounds: Sequence[RoundBrief],
+    hyper_readable: dict[str, float],
     final: Sequence[EvaluationRecord],
     test_accuracy: float | None,
     seconds: float,
@@ -132,14 +143,14 @@ def summary_record(
         program: shared by all.
         data_hash: of images and split.
         rounds: all of them.
+        hyper_readable: psi at the end.
         final: the last evaluations, whose mean is the final accuracy.
         test_accuracy: a fraction, or None without test images.
         seconds: rounds and evaluations together.
         peak_rss_bytes: peak memory.
     """
     config, last = program.config, rounds[-1]
-    replies = sum(c.status == "ok" for r in rounds for c in r.clients)
-    fedavg = fedavg_bytes(program) * replies
+    fedavg = fedavg_bytes(program) * sum(r.uploads for r in rounds)
     # An empty round takes no time to speak of; it counts only where there is no other.
     timed = [r.seconds for r in rounds if not r.empty] or [r.seconds for r in rounds]
     return Summary(
@@ -158,9 +169,9 @@ def summary_record(
         test_accuracy=test_accuracy,
         **{name: getattr(last, f"cumulative_{name}") for name in BYTES},
         upload_fraction=last.cumulative_upload_model_bytes / fedavg if fedavg else 0.0,
-        failures=sum(len(r.failures) for r in rounds),
+        failures=sum(r.failures for r in rounds),
         empty_rounds=sum(r.empty for r in rounds),
-        hyper_readable=last.hyper_readable,
+        hyper_readable=hyper_readable,
         seconds=seconds,
         seconds_per_round=statistics.median(timed),
         peak_rss_bytes=peak_rss_bytes,
@@ -179,21 +190,28 @@ def _client(program: Program, reply: ClientReply, up_wire: int, down_wire: int) 
         download_wire_bytes=down_wire,
         train_loss=reply.train_loss if math.isfinite(reply.train_loss) else None,
         seconds=reply.seconds,
-        status="ok",
+        status="weights" if reply.hyper_fault else "ok",
     )
 
 
-def _failed(program: Program, failure: Failure) -> ClientRecord:
-    # It was sent the model all the same; what it sent back, if anything, did not count.
+def _missing(program: Program, failure: Failure, wire: tuple[int, int] | None) -> ClientRecord:
+    up, down = model_bytes(program, failure.chunk)
+    up_wire, down_wire = wire or (0, 0)
+    # It was sent the model, unless it was not there; what a client sends back that fails is not
+    # counted.
     return ClientRecord(
         client_id=failure.client_id,
         chunk=failure.chunk,
         num_examples=None,
-        upload_model_bytes=0,
-        upload_wire_bytes=0,
-        download_model_bytes=model_bytes(program, failure.chunk)[1],
-        download_wire_bytes=wire_bytes(program, failure.chunk)[1],
+        upload_model_bytes=up if failure.unused else 0,
+        upload_wire_bytes=up_wire if failure.unused else 0,
+        download_model_bytes=down if wire else 0,
+        download_wire_bytes=down_wire,
         train_loss=None,
         seconds=0.0,
-        status="failed",
+        status="unused" if failure.unused else "failed",
     )
+
+
+def _failure(client_id: int, chunk: int, reason: str) -> FailureRecord:
+    return FailureRecord(client_id=client_id, chunk=chunk, reason=reason)

@@ -3,30 +3,15 @@
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from fedpart.client import ClientReply, ClientTask, client_update
+from fedpart.cohort import Failure, draw_cohort, settle
 from fedpart.data import FederatedData
 from fedpart.errors import cause
 from fedpart.program import Program
-from fedpart.server import ServerState, assign_chunks, sample_clients, server_update
+from fedpart.server import ServerState, assign_chunks, server_update
 from fedpart.wire import RefusedReply, through_gate, wire_bytes
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A client whose reply did not count.
-
-    Attributes:
-        client_id: who.
-        chunk: the client's chunk.
-        reason: one line.
-    """
-
-    client_id: int
-    chunk: int
-    reason: str
 
 
 class Observer(Protocol):
@@ -57,8 +42,8 @@ def run(
 ) -> ServerState:
     """Federated partitioned training, from ``state`` to the last round.
 
-    A client that raises, or whose reply the gate refuses, is a failure of its own: the round goes
-    on with the others, and a round without any reply changes nothing but its number.
+    A client that raises, drops out, or whose reply the gate refuses, is a failure of its own: the
+    round goes on with the others, and a round without any reply changes nothing but its number.
 
     Args:
         program: network, partitions, psi, settings.
@@ -70,23 +55,28 @@ def run(
     Source: Appendix H.
     """
     config = program.config
-    chunks = assign_chunks(config)
+    chunks = [int(chunk) for chunk in assign_chunks(config)]
     while state.server_round < config.rounds:
         started = time.perf_counter()
         server_round = state.server_round + 1
-        replies, failures, wire = [], [], {}
-        for client_id in sample_clients(config, server_round):
-            chunk = int(chunks[client_id])
+        cohort, wire = draw_cohort(config, server_round), {}
+        answers: dict[int, ClientReply | str] = {}
+        for client_id in cohort.clients:
+            chunk = chunks[client_id]
             task = ClientTask(server_round, client_id, chunk, state.theta, state.hyper)
-            wire[client_id] = wire_bytes(program, chunk)
+            up, down = wire_bytes(program, chunk)
+            wire[client_id] = 0, down
+            if client_id in cohort.dropped:
+                continue
             try:
                 reply = client_update(program, task, *data.client(client_id))
-                replies.append(through_gate(program, task, reply))
+                wire[client_id] = up, down
+                answers[client_id] = through_gate(program, task, reply)
             except RefusedReply as refused:
-                failures.append(Failure(client_id, chunk, refused.verdict))
+                answers[client_id] = refused.verdict
             except Exception:
-                failures.append(Failure(client_id, chunk, cause(traceback.format_exc())))
-                wire[client_id] = 0, wire[client_id][1]
+                answers[client_id] = cause(traceback.format_exc())
+        replies, failures = settle(config, cohort, chunks, answers)
         state = server_update(program, state, replies)
         observer.after_round(state, replies, failures, wire, time.perf_counter() - started)
     return state

@@ -11,7 +11,7 @@ from fedpart.config import NOT_RESULTS, Config, keys, load_toml, make_config
 from fedpart.errors import ConfigError
 from fedpart.spelling import kebab, nearest
 
-SUBCOMMANDS = ("compare", "split", "table")
+SUBCOMMANDS = ("compare", "split", "table", "drill")
 # Heading of ``--help`` -> the first setting under it.
 _GROUPS = {
     "dataset": "data and clients",
@@ -25,6 +25,7 @@ _CHANGEABLE = NOT_RESULTS - {"out", "name", "seeds"}
 _EPILOG = """other commands:
   sim.py compare DIR [DIR ...] --out curves.png   accuracy against what was sent, for several runs
   sim.py table DIR [DIR ...] [--latex]   mean and standard error over seeds beside the paper's
+  sim.py drill                            clients, disks and processes that fail, on this machine
   sim.py split --dataset rotmnist --out split.png   who holds what
 
 exit codes: 0 done, 2 unusable setting, 3 unusable data, 4 run folder, 5 clients failed,
@@ -93,14 +94,16 @@ def parse_run(argv: Sequence[str]) -> Request:
 
 
 def with_data_dir(values: dict[str, object]) -> dict[str, object]:
-    """The settings, ``data-dir`` or ``$FEDPART_DATA`` as an absolute path where one is named.
+    """The settings, with absolute paths, so that the run can be resumed from another folder.
 
-    Absolute, so that the run can be resumed from another folder.
+    They are those of ``data-dir``, or ``$FEDPART_DATA`` in its place, and of ``availability``.
     """
-    named = values.get("data-dir") or os.environ.get("FEDPART_DATA")
-    if not named:
-        return values
-    return values | {"data-dir": os.path.abspath(os.path.expanduser(str(named)))}
+    paths = {
+        "data-dir": values.get("data-dir") or os.environ.get("FEDPART_DATA"),
+        "availability": values.get("availability"),
+    }
+    named = {key: os.path.abspath(os.path.expanduser(str(p))) for key, p in paths.items() if p}
+    return values | named
 
 
 def resumed_config(request: Request, config: Config) -> Config:
@@ -174,6 +177,16 @@ def parse_table(argv: Sequence[str]) -> tuple[list[Path], bool, Path | None]:
     known = _parse(parser, argv, ("--latex", "--out", "--help"))
     latex = known.latex or (known.out is not None and known.out.suffix == ".tex")
     return known.runs, latex, known.out
+
+
+def parse_drill(argv: Sequence[str]) -> None:
+    """The drill has no settings.
+
+    Raises:
+        ConfigError: there are any.
+    """
+    description = "Break things on purpose and say what became of it, in less than two minutes."
+    _parse(_Parser(prog="sim.py drill", description=description), argv, ("--help",))
 
 
 def _parse(parser: _Parser, argv: Sequence[str], flags: Sequence[str]) -> argparse.Namespace:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -50,6 +50,7 @@ class ClientReply:
         train_loss: mean training loss over steps and partitions, nats an example.
         log_likelihood: mean out-of-sample log-likelihood, nats an example; None for chunk 0.
         seconds: time it took.
+        hyper_fault: why gradient and log-likelihood do not count, although the weights do, or None.
     """
 
     server_round: int
@@ -62,6 +63,14 @@ class ClientReply:
     train_loss: float
     log_likelihood: float | None
     seconds: float
+    hyper_fault: str | None = None
+
+
+def without_hyper(reply: ClientReply, fault: str) -> ClientReply:
+    """A reply of which only the weights count; ``fault`` says what is wrong with the rest."""
+    return replace(
+        reply, hyper_gradient=None, hyper_examples=0, log_likelihood=None, hyper_fault=fault
+    )
 
 
 def client_update(

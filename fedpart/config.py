@@ -105,6 +105,19 @@ class Config(BaseModel):
     )
 
     clients_per_round: int = Field(10, ge=1, description="clients drawn each round")
+    over_select: float = Field(
+        1.0, ge=1, description="ask so many times the clients that a round needs"
+    )
+    client_failure_rate: float = Field(
+        0.0, ge=0, lt=1, description="chance that a client drops out of a round, by the seed"
+    )
+    availability: str | None = Field(
+        None, description="file of 0 and 1, comma-separated: a line a client, a column a round"
+    )
+    min_replies: int = Field(1, ge=1, description="with fewer replies a round changes nothing")
+    max_update_norm: float | None = Field(
+        None, ge=1, description="refuse what is so many times longer than the cohort's median"
+    )
     rounds: int = Field(100, ge=1, description="rounds in all")
     local_epochs: int = Field(1, ge=1, description="passes of a client over its images")
     batch_size: int = Field(64, ge=1, description="images per step of a client")
@@ -282,6 +295,11 @@ class Config(BaseModel):
             raise ValueError(
                 f"clients-per-round is {self.clients_per_round}; "
                 f"it must be at most the number of clients, {self.clients}"
+            )
+        if self.min_replies > self.clients_per_round:
+            raise ValueError(
+                f"min-replies is {self.min_replies}; "
+                f"it must be at most clients-per-round, {self.clients_per_round}"
             )
         if self.name is not None and (Path(self.name).name != self.name or self.name == ".."):
             raise ValueError(f"name is {self.name!r}; it must be one word without / for a folder")

@@ -1,10 +1,12 @@
 """What a run began with: a resume goes on with the same settings and data, or is refused."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedpart import machine
+from fedpart.cohort import availability
 from fedpart.config import Config
 from fedpart.data import FederatedData
 from fedpart.errors import OutputError
@@ -75,10 +77,18 @@ def origin_of(config: Config, data: FederatedData) -> Origin:
             "the number of test images": 0 if data.test_labels is None else len(data.test_labels),
             "the hash of images and split": data.data_hash,
             "the hash of test images": data.test_hash,
+            "the hash of the availability file": _availability_hash(config),
         },
         source=data.source,
         versions=machine.versions(),
     )
+
+
+def _availability_hash(config: Config) -> str | None:
+    # The setting is a path, whose content may change.
+    if config.availability is None:
+        return None
+    return hashlib.sha256(availability(config.availability, config.clients).tobytes()).hexdigest()
 
 
 def _settings(config: Config) -> Facts:

@@ -6,6 +6,7 @@ from math import comb
 import numpy as np
 
 from fedpart.accounting import fedavg_bytes
+from fedpart.cohort import availability, cohort_size
 from fedpart.config import Config
 from fedpart.data import FederatedData
 from fedpart.errors import ConfigError
@@ -89,11 +90,13 @@ def _listed(values: list[int]) -> str:
 
 
 def check_chunks(config: Config) -> None:
-    """Whether every chunk has a client.
+    """Whether every chunk has a client, and every client a line in the file of who is available.
 
     Raises:
         ConfigError: one has none.
     """
+    if config.availability is not None:
+        availability(config.availability, config.clients)
     counts = np.bincount(assign_chunks(config), minlength=config.num_partitions)
     if counts.min() == 0:
         chunk = int(counts.argmin())
@@ -104,22 +107,26 @@ def check_chunks(config: Config) -> None:
 
 
 def _no_hyper_update(program: Program, in_chunk_zero: int) -> float | None:
-    """Share of rounds whose clients all lack a gradient of psi; None where there is no psi."""
+    """Share of rounds whose replies all lack a gradient of psi; None where there is no psi."""
     if not program.hyper.size:
         return None
     if program.scoring(0) is not None:
         return 0.0
     config = program.config
-    return comb(in_chunk_zero, config.clients_per_round) / comb(
-        config.clients, config.clients_per_round
-    )
+    asked, lost, without = cohort_size(config), config.client_failure_rate, 0.0
+    for there in range(asked + 1):
+        chance = comb(asked, there) * (1 - lost) ** there * lost ** (asked - there)
+        used = min(there, config.clients_per_round)
+        without += chance * comb(in_chunk_zero, used) / comb(config.clients, used)
+    return without
 
 
 def make_plan(config: Config, program: Program, data: FederatedData) -> Plan:
     """Work out sizes and expectations.
 
     Source: expected upload sum_k u_k sum_{j >= k} r_j with the clients' actual chunks; rounds
-        without psi by the hypergeometric law of a cohort drawn without replacement.
+        without psi by the hypergeometric law of a cohort drawn without replacement, over the
+        binomial law of those that do not drop out. Clients are taken to be available.
     """
     chunks = assign_chunks(config)
     counts = np.bincount(chunks, minlength=config.num_partitions)
@@ -127,9 +134,12 @@ def make_plan(config: Config, program: Program, data: FederatedData) -> Plan:
     shares = counts / config.clients
     model = np.array([model_bytes(program, k) for k in range(config.num_partitions)])
     wire = np.array([wire_bytes(program, k) for k in range(config.num_partitions)])
-    up, down = config.clients_per_round * (shares @ model)
-    wire_up, wire_down = config.clients_per_round * (shares @ wire)
-    m = config.clients_per_round
+    asked = cohort_size(config)
+    answering = asked * (1 - config.client_failure_rate)
+    (up, wire_up), (down, wire_down) = (
+        number * np.array([shares @ model[:, way], shares @ wire[:, way]])
+        for way, number in enumerate((answering, asked))
+    )
     return Plan(
         data_source=data.source,
         images=len(data.labels),
@@ -150,7 +160,7 @@ def make_plan(config: Config, program: Program, data: FederatedData) -> Plan:
         download_model_bytes=float(down),
         upload_wire_bytes=float(wire_up),
         download_wire_bytes=float(wire_down),
-        upload_share=float(up / (m * fedavg_bytes(program))),
+        upload_share=float(up / (answering * fedavg_bytes(program))),
         no_hyper_update=_no_hyper_update(program, int(counts[0])),
         rounds=config.rounds,
     )

@@ -1,10 +1,13 @@
 """What a client and the server derive from the configuration alone, and the model's likelihood."""
 
+import hashlib
+import json
 import math
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -113,6 +116,18 @@ class Program:
     default: Tensor
     hyper: HyperSpec
     config: Config
+
+    @cached_property
+    def run_token(self) -> int:
+        """63 bits by which messages of this run are told from those of any other.
+
+        Server and client each derive it from their own settings, so that a client with others
+        shows too.
+        """
+        # The path of this file is the server's own.
+        values = self.config.result_values() | {"availability": None}
+        digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).digest()
+        return int.from_bytes(digest[:8], "big") >> 1
 
     def micro_batches(self, images: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Cut a batch into equal parts that fit the processor's caches, augmented copies counted.

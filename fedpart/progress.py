@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedpart.config import Config
-from fedpart.records import EvaluationRecord, RoundRecord, Summary
+from fedpart.records import DROPPED, EvaluationRecord, RoundBrief, RoundRecord, Summary
 
 Rows = Sequence[tuple[str, str]]
 # Failures of one round that are shown; all are in rounds.jsonl.
@@ -22,7 +22,7 @@ class Progress(Protocol):
         """Before anything slow happens."""
         ...
 
-    def data(self, source: str, behind: Sequence[RoundRecord]) -> None:
+    def data(self, source: str, behind: Sequence[RoundBrief]) -> None:
         """Data and model are ready; some rounds are ``behind`` where a run is resumed."""
         ...
 
@@ -54,13 +54,13 @@ class Progress(Protocol):
 class UploadShare:
     """Upload so far as a share of what FedAvg would have sent with the same replies."""
 
-    def __init__(self, behind: Iterable[RoundRecord] = ()) -> None:
+    def __init__(self, behind: Iterable[RoundBrief] = ()) -> None:
         """Count what is behind."""
         self._fedavg = 0.0
         for record in behind:
             self.add(record)
 
-    def add(self, record: RoundRecord) -> float:
+    def add(self, record: RoundRecord | RoundBrief) -> float:
         """Count one more round; returns the share after it, 0 before the first reply."""
         if record.upload_fraction:
             self._fedavg += record.upload_model_bytes / record.upload_fraction
@@ -70,8 +70,10 @@ class UploadShare:
 def failure_lines(record: RoundRecord) -> list[str]:
     """Who failed in a round and why, the first few; and whether anybody did not."""
     start = f"round {record.round}: "
-    lines = [f"{start}client {f.client_id}: {f.reason}" for f in record.failures[:SHOWN_FAILURES]]
-    if more := len(record.failures) - len(lines):
+    # Those that drop out by chance were asked for.
+    failures = [f for f in record.failures if f.reason != DROPPED]
+    lines = [f"{start}client {f.client_id}: {f.reason}" for f in failures[:SHOWN_FAILURES]]
+    if more := len(failures) - len(lines):
         lines.append(f"{start}{more:,} more failed, see rounds.jsonl")
     if record.empty:
         lines.append(f"{start}empty, no reply counted; weights and hyperparameters are unchanged")
@@ -169,7 +171,7 @@ class PlainProgress:
         self._rounds = config.rounds
         _say(_headline(config))
 
-    def data(self, source: str, behind: Sequence[RoundRecord]) -> None:
+    def data(self, source: str, behind: Sequence[RoundBrief]) -> None:
         """See ``Progress``."""
         self._share = UploadShare(behind)
         self._done, self._started = len(behind), time.monotonic()
@@ -251,7 +253,7 @@ class LiveProgress:
         self._task = self._bar.add_task("reading data", total=config.rounds)
         self._bar.start()
 
-    def data(self, source: str, behind: Sequence[RoundRecord]) -> None:
+    def data(self, source: str, behind: Sequence[RoundBrief]) -> None:
         """See ``Progress``."""
         self._console.print(f"data: {source}", soft_wrap=True, markup=False)
         if behind:
@@ -308,7 +310,7 @@ class JsonProgress:
     def begin(self, config: Config) -> None:
         """See ``Progress``."""
 
-    def data(self, source: str, behind: Sequence[RoundRecord]) -> None:
+    def data(self, source: str, behind: Sequence[RoundBrief]) -> None:
         """See ``Progress``."""
 
     def warn(self, text: str) -> None:

@@ -2,12 +2,15 @@
 
 import json
 import sys
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 SCHEMAS = Path(__file__).with_name("schemas")
+# Why there is no reply of a client that has dropped out by chance, as the settings want it.
+DROPPED = "dropped out, by client-failure-rate"
 
 
 class Record(BaseModel):
@@ -21,7 +24,7 @@ class ClientRecord(Record):
 
     client_id: int = Field(ge=0)
     chunk: int = Field(ge=0, description="0-based")
-    num_examples: int | None = Field(ge=0, description="images; null where the client failed")
+    num_examples: int | None = Field(ge=0, description="images; null where no reply counted")
     upload_model_bytes: int = Field(
         ge=0, description="4 for each weight value sent, copies of affine parameters included"
     )
@@ -30,11 +33,14 @@ class ClientRecord(Record):
     download_wire_bytes: int = Field(ge=0, description="encoded instruction")
     train_loss: float | None = Field(description="nats an example, mean over what was trained")
     seconds: float = Field(ge=0)
-    status: Literal["ok", "failed"]
+    status: Literal["ok", "weights", "unused", "failed"] = Field(
+        description="its reply counted; only its weights did; it was right, but not needed, or "
+        "there were too few; there was none, or it was refused"
+    )
 
 
 class FailureRecord(Record):
-    """A client whose reply did not count."""
+    """A client whose reply, or whose gradient of psi, did not count."""
 
     client_id: int = Field(ge=0)
     chunk: int = Field(ge=0)
@@ -65,7 +71,42 @@ class RoundRecord(Record):
     @property
     def empty(self) -> bool:
         """Whether no reply counted, so that weights and psi stayed as they were."""
-        return self.upload_fraction is None
+        return self.counted == 0
+
+    @property
+    def counted(self) -> int:
+        """How many replies counted."""
+        return sum(c.status in ("ok", "weights") for c in self.clients)
+
+    def brief(self) -> "RoundBrief":
+        """What is left to remember once it is on the disk."""
+        shared = {
+            f.name: getattr(self, f.name) for f in fields(RoundBrief) if hasattr(self, f.name)
+        }
+        uploads = sum(c.upload_model_bytes > 0 for c in self.clients)
+        return RoundBrief(**shared | {"uploads": uploads, "failures": len(self.failures)})
+
+
+@dataclass(frozen=True, slots=True)
+class RoundBrief:
+    """A round without its clients: a run of thousands holds one of each.
+
+    Attributes, as in ``RoundRecord`` but for:
+        uploads: replies that were sent, needed or not.
+        failures: how many.
+    """
+
+    round: int
+    upload_model_bytes: int
+    cumulative_upload_model_bytes: int
+    cumulative_upload_wire_bytes: int
+    cumulative_download_model_bytes: int
+    cumulative_download_wire_bytes: int
+    upload_fraction: float | None
+    uploads: int
+    failures: int
+    empty: bool
+    seconds: float
 
 
 class SubnetworkRecord(Record):
@@ -110,7 +151,9 @@ class Summary(Record):
     download_model_bytes: int = Field(ge=0)
     download_wire_bytes: int = Field(ge=0)
     upload_fraction: float = Field(ge=0, description="of what FedAvg would have uploaded")
-    failures: int = Field(ge=0, description="replies that did not count, over all rounds")
+    failures: int = Field(
+        ge=0, description="replies that did not count or not all, over all rounds"
+    )
     empty_rounds: int = Field(0, ge=0, description="rounds in which no reply counted")
     hyper_readable: dict[str, float]
     seconds: float = Field(ge=0, description="rounds and evaluations, over all resumes")

@@ -1,5 +1,6 @@
 """Making and reading run folders, without anything heavy."""
 
+import errno
 import json
 import os
 import re
@@ -28,6 +29,10 @@ def check_free(path: Path) -> None:
         OutputError: it holds something, is a file, or cannot be looked into.
     """
     try:
+        # Where it is beneath a file, say so before anything slow happens.
+        beneath = next(p for p in (path, *path.absolute().parents) if p.exists())
+        if path != beneath and not beneath.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if path.exists() and any(p.name not in _LEFTOVERS for p in path.iterdir()):
             advice = "name another folder, delete it, or go on with it by --resume"
             raise OutputError(f"{path} is not empty: {advice}")
@@ -170,12 +175,13 @@ def lock_run(path: Path) -> int:
     """Keep a run folder for this process until the handle is closed, or the process ends.
 
     Returns:
-        a handle for ``os.close``. Where the file system has no locks, it keeps nothing.
+        a handle for ``os.close``. Where the system has no locks, it keeps nothing.
     Raises:
-        OutputError: another process works on the run, or there is no config.toml.
+        OutputError: another process works on the run, or there is no such folder.
     """
     try:
-        handle = os.open(path / "config.toml", os.O_RDONLY)
+        # The folder itself, since a file in it may be replaced by another of the same name.
+        handle = os.open(os.devnull if sys.platform == "win32" else path, os.O_RDONLY)
     except OSError as error:
         raise OutputError(f"cannot read {path}: {error.strerror or error}") from None
     if sys.platform != "win32":

@@ -19,9 +19,9 @@ from fedpart.accounting import (
     run_info,
     summary_record,
 )
-from fedpart.algorithm import Failure
 from fedpart.checkpoint import write_atomic, writing
 from fedpart.client import ClientReply
+from fedpart.cohort import Failure
 from fedpart.data import FederatedData
 from fedpart.errors import ClientFailure, OutputError
 from fedpart.evaluation import evaluate
@@ -30,8 +30,8 @@ from fedpart.events import Events, NoEvents, open_events
 from fedpart.model_file import starting_state, write_model
 from fedpart.origin import Origin, origin_of
 from fedpart.program import Program
-from fedpart.records import EvaluationRecord, RoundRecord, RunInfo, Summary
-from fedpart.run_files import ended_well, lock_run, new_folder, read_lines
+from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo, Summary
+from fedpart.run_files import check_free, ended_well, lock_run, new_folder, read_lines
 from fedpart.server import ServerState
 
 # A round that has ended, and the evaluations that have come in: of this round or before it.
@@ -43,7 +43,7 @@ class RunFolder:
 
     Attributes:
         path: the folder.
-        rounds: every round so far.
+        rounds: every round so far, in brief.
         evaluations: every evaluation so far.
         warnings: what a resume has found and the user should know, one sentence each.
     """
@@ -67,7 +67,7 @@ class RunFolder:
         """
         self.path, self.program, self.data, self.on_round = path, program, data, on_round
         self.config = program.config
-        self.rounds: list[RoundRecord] = []
+        self.rounds: list[RoundBrief] = []
         self.evaluations: list[EvaluationRecord] = []
         self.warnings: list[str] = []
         self._seconds = 0.0
@@ -90,11 +90,13 @@ class RunFolder:
             state: before round 1; written at once, so that a run can be resumed from its start.
             command: what the user typed.
         Raises:
-            OutputError: see ``run_files.new_folder``.
+            OutputError: see ``run_files.new_folder``; or another process has it.
         """
         new_folder(self.path)
-        write_atomic(self.path / "config.toml", self.config.to_toml().encode())
         self._lock = lock_run(self.path)
+        # Two that were started at once have both found it empty; only one of them has the lock.
+        check_free(self.path)
+        write_atomic(self.path / "config.toml", self.config.to_toml().encode())
         self._begin(state, command)
 
     def _begin(self, state: ServerState, command: Sequence[str]) -> None:
@@ -141,8 +143,9 @@ class RunFolder:
                 f"{self.path}: bytes recorded are not those of the checkpoint: start the run anew"
             )
         for name, records in (("rounds", self.rounds), ("evaluations", self.evaluations)):
-            text = "".join(record.model_dump_json() + "\n" for record in records)
-            write_atomic(self.path / f"{name}.jsonl", text.encode())
+            file = self.path / f"{name}.jsonl"
+            lines = file.read_bytes().split(b"\n")[: len(records)]
+            write_atomic(file, b"".join(line + b"\n" for line in lines))
         self._seconds, self._peak_rss = extra["seconds"], extra["peak_rss_bytes"]
         again = {"resumed_from": [*info.resumed_from, done]}
         self._info = info.model_copy(
@@ -174,7 +177,7 @@ class RunFolder:
             expected.remove(pending.round)
         try:
             lines = read_lines(self.path / "rounds.jsonl", done)
-            self.rounds = [RoundRecord(**line) for line in lines]
+            self.rounds = [RoundRecord(**line).brief() for line in lines]
             lines = read_lines(self.path / "evaluations.jsonl", len(expected))
             self.evaluations = [EvaluationRecord(**line) for line in lines]
             info = RunInfo.model_validate_json((self.path / "run.json").read_bytes())
@@ -204,7 +207,7 @@ class RunFolder:
         """
         before = self.rounds[-1] if self.rounds else None
         record = round_record(self.program, state, replies, failures, wire, seconds, before)
-        self.rounds.append(record)
+        self.rounds.append(record.brief())
         self._append("rounds.jsonl", record)
         evaluations = []
         if state.server_round in self._evaluator.rounds:
@@ -221,11 +224,13 @@ class RunFolder:
         empty = empty_streak(self.rounds)
         # A short run whose rounds are all empty has failed too.
         if empty >= min(self.config.max_empty_rounds, self.config.rounds):
-            last = record.failures[-1]
+            why = "no client was available"
+            if failures:
+                why = f"client {failures[-1].client_id}: {failures[-1].reason}"
             raise ClientFailure(
-                f"no reply counted in {empty} rounds in a row; in round {record.round}, client "
-                f"{last.client_id}: {last.reason}; mend the cause and resume the run, or let it "
-                "try longer with a larger max-empty-rounds"
+                f"no reply counted in {empty} rounds in a row; in round {record.round}, {why}; "
+                "mend the cause and resume the run, or let it try longer with a larger "
+                "max-empty-rounds"
             )
 
     def finish(self) -> Summary:
@@ -258,6 +263,7 @@ class RunFolder:
                 self.program,
                 self.data.data_hash,
                 self.rounds,
+                self.program.hyper.readable(state.hyper),
                 self.evaluations[-FINAL_EVALUATIONS:],
             ),
             test_accuracy=test,

@@ -5,6 +5,7 @@ between two seeds too, ``sim.py --resume OUT`` knows what is left to do. Each se
 ``OUT/seed-<s>``, which is as any other; the parent has no records of its own.
 """
 
+import os
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,14 @@ from pydantic import ValidationError
 from fedpart.config import Config
 from fedpart.errors import OutputError
 from fedpart.records import Summary
-from fedpart.run_files import differences, ended_well, new_folder, read_config
+from fedpart.run_files import (
+    check_free,
+    differences,
+    ended_well,
+    lock_run,
+    new_folder,
+    read_config,
+)
 
 
 @dataclass(frozen=True)
@@ -47,12 +55,17 @@ def new_parent(path: Path, config: Config) -> None:
         OutputError: it holds something already, or cannot be made.
     """
     new_folder(path)
+    handle = lock_run(path)
     temporary = path / "config.toml.tmp"
     try:
+        # Two that were started at once have both found it empty.
+        check_free(path)
         temporary.write_text(config.to_toml(), encoding="utf-8")
         temporary.replace(path / "config.toml")
     except OSError as error:
         raise OutputError(f"cannot write to {path}: {error.strerror or error}") from None
+    finally:
+        os.close(handle)
 
 
 def check_unfinished(parent: Path, config: Config) -> None:

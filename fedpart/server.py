@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpart.client import ClientReply
+from fedpart.cohort import draw_cohort
 from fedpart.config import Config
 from fedpart.layout import largest_remainder
 from fedpart.program import Program
@@ -73,10 +74,8 @@ def assign_chunks(config: Config) -> np.ndarray:
 
 
 def sample_clients(config: Config, server_round: int) -> list[int]:
-    """The cohort of a round: client ids drawn uniformly without replacement, ascending."""
-    rng = numpy_rng(config.seed, "cohort", server_round)
-    drawn = rng.choice(config.clients, config.clients_per_round, replace=False)
-    return sorted(int(i) for i in drawn)
+    """Everyone who is asked in a round, ascending; see ``draw_cohort``."""
+    return draw_cohort(config, server_round).clients
 
 
 def adam(

@@ -14,18 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpart.client import ClientReply, ClientTask
+from fedpart.client import ClientReply, ClientTask, without_hyper
 from fedpart.errors import FedpartError
 from fedpart.program import Program
 
-FORMAT = 1
+FORMAT = 2
 INSTRUCTION_FIELDS = ("format", "server-round", "client-id", "chunk")
 REPLY_FIELDS = (
-    *("format", "server-round", "client-id", "chunk", "num-examples", "hyper-examples"),
+    *("format", "run", "server-round", "client-id", "chunk", "num-examples", "hyper-examples"),
     *("train-loss", "log-likelihood", "seconds"),
 )
 _REAL = frozenset({"train-loss", "log-likelihood", "seconds"})
 _DESCR = "<f4"
+# Adam squares what it gets, in float32: beyond this, a moment would be infinite for ever after.
+_LARGEST = 1e18
 
 
 class RefusedReply(FedpartError):
@@ -40,6 +42,10 @@ class RefusedReply(FedpartError):
 
     def __init__(self, client_id: int, tensor: str, reason: str) -> None:
         """Keep the parts; the message joins them."""
+        # Names may come from elsewhere: nothing in them may move a terminal's cursor.
+        tensor, reason = (
+            "".join(c if c.isprintable() else " " for c in text[:200]) for text in (tensor, reason)
+        )
         super().__init__(f"reply of client {client_id} refused: {tensor} {reason}")
         self.client_id, self.tensor, self.reason = client_id, tensor, reason
         self.verdict = f"refused: {tensor} {reason}"
@@ -130,13 +136,13 @@ def _message_bytes(lengths: Mapping[str, int], fields: tuple[str, ...]) -> int:
     return arrays + sum(8 + len(name) for name in fields)
 
 
-def reply_fields(reply: ClientReply) -> dict[str, int | float]:
+def reply_fields(program: Program, reply: ClientReply) -> dict[str, int | float]:
     """The numbers of a reply, by name; NaN for a log-likelihood that was not measured."""
     measured = reply.log_likelihood
     values = (
-        *(FORMAT, reply.server_round, reply.client_id, reply.chunk, reply.num_examples),
-        *(reply.hyper_examples, reply.train_loss, math.nan if measured is None else measured),
-        reply.seconds,
+        *(FORMAT, program.run_token, reply.server_round, reply.client_id, reply.chunk),
+        *(reply.num_examples, reply.hyper_examples, reply.train_loss),
+        *(math.nan if measured is None else measured, reply.seconds),
     )
     return dict(zip(REPLY_FIELDS, values, strict=True))
 
@@ -153,17 +159,17 @@ def _numbers(
     """Whole and real numbers of a reply: exactly ``REPLY_FIELDS``, each of its own type."""
     if set(fields) != set(REPLY_FIELDS):
         odd = sorted(set(fields) ^ set(REPLY_FIELDS))
-        raise RefusedReply(client_id, "metrics", f"lack or add {', '.join(odd)}")
+        raise RefusedReply(client_id, "metrics", f"lack or add {', '.join(odd):.80}")
     whole: dict[str, int] = {}
     real: dict[str, float] = {}
     for name, value in fields.items():
         if name in _REAL and type(value) is float:
             real[name] = value
-        elif name not in _REAL and type(value) is int:
+        elif name not in _REAL and type(value) is int and value.bit_length() < 64:
             whole[name] = value
         else:
-            kind = "a float" if name in _REAL else "a whole number"
-            raise RefusedReply(client_id, name, f"is {value!r:.80}, not {kind}")
+            kind = "a float" if name in _REAL else "a whole number of 64 bits"
+            raise RefusedReply(client_id, name, f"is of type {type(value).__name__}, not {kind}")
     return whole, real
 
 
@@ -177,8 +183,13 @@ def validate(
 ) -> ClientReply:
     """The one gate for replies: all of it is right, or none of it counts.
 
+    With one exception: the gradient of psi comes from the server's weights and does not depend on
+    the client's training. Where its values, or the log-likelihood beside them, are not finite, it
+    is left out and the weights count. The reverse does not hold, since a client whose training
+    diverges may have data that are damaged.
+
     Args:
-        program: tells lengths and partitions.
+        program: tells run, lengths and partitions.
         server_round: the round that was asked for.
         client_id: who was asked.
         chunk: that client's chunk.
@@ -186,15 +197,17 @@ def validate(
         fields: numbers by name.
 
     Returns:
-        the reply, whose tensors lie on the memory of ``arrays`` and are only read.
+        the reply, whose tensors lie on the memory of ``arrays`` and are only read;
+        ``hyper_fault`` says why the gradient of psi is left out.
 
     Raises:
-        RefusedReply: wrong round, client, chunk or format; a missing, extra or foreign array; a
-            wrong length or type; a value that is not finite.
+        RefusedReply: wrong run, round, client, chunk or format; a missing, extra or foreign array;
+            a wrong length or type; a value that is not finite, or too large to be squared.
     """
     whole, real = _numbers(client_id, fields)
     expected = {
         "format": FORMAT,
+        "run": program.run_token,
         "server-round": server_round,
         "client-id": client_id,
         "chunk": chunk,
@@ -206,28 +219,32 @@ def validate(
     for name in sorted(set(lengths) ^ set(arrays)):
         verdict = "is missing" if name in lengths else "does not belong to its chunk"
         raise RefusedReply(client_id, name, verdict)
-    decoded = {}
+    decoded, faults = {}, {}
     for name, length in lengths.items():
         try:
             decoded[name] = decode(arrays[name], length, copy=False)
         except ValueError as error:
             raise RefusedReply(client_id, name, str(error)) from None
-        # NaN and infinity both show in the extremes: one pass, where isfinite needs a mask.
-        if length and not all(map(math.isfinite, map(float, decoded[name].aminmax()))):
-            raise RefusedReply(client_id, name, "holds values that are not finite")
+        if length:
+            # NaN and infinity both show in the extremes: one pass, where isfinite needs a mask.
+            faults[name] = _fault(*map(float, decoded[name].aminmax()))
     examples, scored = whole["num-examples"], whole["hyper-examples"]
-    if examples < 1:
-        raise RefusedReply(client_id, "num-examples", f"is {examples}, not at least 1")
-    # The weight of a client's gradient in the mean: no client may count for more than it has.
-    low, high = (1, examples) if "hyper" in lengths else (0, 0)
-    if not low <= scored <= high:
-        raise RefusedReply(client_id, "hyper-examples", f"is {scored}, not in {low}..{high}")
-    for name in ("train-loss", "seconds", *(["log-likelihood"] if "hyper" in lengths else [])):
-        if not math.isfinite(real[name]):
-            raise RefusedReply(client_id, name, f"is {real[name]}, not finite")
+    # The weight of a client's gradient in the mean: no client may count for more than there is.
+    limits = {"num-examples": (1, program.config.train_size)}
+    limits["hyper-examples"] = (1, examples) if "hyper" in lengths else (0, 0)
+    for name, (low, high) in limits.items():
+        if not low <= whole[name] <= high:
+            raise RefusedReply(client_id, name, f"is {whole[name]}, not in {low}..{high}")
+    faults |= {name: _fault(real[name]) for name in ("train-loss", "seconds")}
+    apart = {"hyper": faults.pop("hyper", None)}
+    if "hyper" in lengths:
+        apart["log-likelihood"] = _fault(real["log-likelihood"])
+    for name, fault in faults.items():
+        if fault:
+            raise RefusedReply(client_id, name, fault)
     if real["seconds"] < 0:
         raise RefusedReply(client_id, "seconds", f"is {real['seconds']}, not at least 0")
-    return ClientReply(
+    reply = ClientReply(
         server_round=server_round,
         client_id=client_id,
         chunk=chunk,
@@ -239,6 +256,17 @@ def validate(
         log_likelihood=real["log-likelihood"] if "hyper" in lengths else None,
         seconds=real["seconds"],
     )
+    found = [f"{name} {fault}" for name, fault in apart.items() if fault]
+    return without_hyper(reply, found[0]) if found else reply
+
+
+def _fault(*values: float) -> str | None:
+    """What is wrong with the extremes of some values, or None."""
+    if not all(map(math.isfinite, values)):
+        return "holds values that are not finite"
+    if max(map(abs, values)) > _LARGEST:
+        return f"holds values beyond {_LARGEST:g}, whose squares are not finite"
+    return None
 
 
 def through_gate(program: Program, task: ClientTask, reply: ClientReply) -> ClientReply:
@@ -251,5 +279,5 @@ def through_gate(program: Program, task: ClientTask, reply: ClientReply) -> Clie
     return validate(
         *(program, task.server_round, task.client_id, task.chunk),
         arrays=arrays,
-        fields=reply_fields(reply),
+        fields=reply_fields(program, reply),
     )

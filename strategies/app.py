@@ -120,8 +120,7 @@ def _report(rounds: int, record: RoundRecord, evaluations: Sequence[EvaluationRe
     done = f"round {record.round}/{rounds}"
     for failure in record.failures:
         logger.warning("%s: client %d: %s", done, failure.client_id, failure.reason)
-    counted = sum(client.status == "ok" for client in record.clients)
-    text = f"{done}: {counted} of {len(record.clients)} clients, {record.seconds:.1f} s"
+    text = f"{done}: {record.counted} of {len(record.clients)} clients, {record.seconds:.1f} s"
     for evaluation in evaluations:
         text += f", accuracy {100 * evaluation.val_accuracy:.2f} %"
         if evaluation.round != record.round:

@@ -17,11 +17,12 @@ from flwr.app import (
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedpart.algorithm import Failure, Observer
+from fedpart.algorithm import Observer
 from fedpart.client import ClientReply
+from fedpart.cohort import Failure, draw_cohort, settle
 from fedpart.errors import cause
 from fedpart.program import Program
-from fedpart.server import ServerState, assign_chunks, sample_clients, server_update
+from fedpart.server import ServerState, assign_chunks, server_update
 from fedpart.wire import FORMAT, RefusedReply, encode, validate
 from strategies.nodes import Roster
 
@@ -72,6 +73,7 @@ class PartitionedStrategy(Strategy):
         self._roster = Roster()
         self._joined = False
         self._asked: dict[int, Message] = {}
+        self._left_out = 0
 
     def arrays(self) -> ArrayRecord:
         """``theta`` and ``hyper``, encoded once: every client is sent this one immutable copy."""
@@ -83,7 +85,7 @@ class PartitionedStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """One message for each client of the round's cohort that is connected.
+        """One message for each client of the cohort that is connected and does not drop out.
 
         Args:
             server_round: counted from 1.
@@ -96,7 +98,8 @@ class PartitionedStrategy(Strategy):
         """
         self._roster.refresh(grid, self._timeout)
         self._asked = {}
-        for client_id in sample_clients(self.program.config, server_round):
+        cohort = draw_cohort(self.program.config, server_round)
+        for client_id in cohort.clients:
             if client_id not in self._roster.nodes:
                 continue
             fields = {
@@ -111,7 +114,7 @@ class PartitionedStrategy(Strategy):
                 message_type=MessageType.TRAIN,
                 group_id=str(server_round),
             )
-        return list(self._asked.values())
+        return [m for client_id, m in self._asked.items() if client_id not in cohort.dropped]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -125,26 +128,32 @@ class PartitionedStrategy(Strategy):
         Returns:
             the new ``theta`` and ``hyper``, and numbers of the round.
         """
-        received = self._received(replies)
-        self.replies, self.failures, self.wire = [], [], {}
-        for client_id in sample_clients(self.program.config, server_round):
+        config, received = self.program.config, self._received(replies)
+        cohort = draw_cohort(config, server_round)
+        answers: dict[int, ClientReply | str] = {}
+        self.wire = {}
+        for client_id in cohort.clients:
             if client_id not in self._asked:
-                self._fail(client_id, "is not connected")
+                answers[client_id] = "is not connected"
                 continue
             message = received.get(client_id)
             sent = message_bytes(self._asked[client_id])
             self.wire[client_id] = (message_bytes(message) if message else 0, sent)
             if message is None:
-                self._fail(client_id, f"no reply within {self._timeout:g} s")
+                answers[client_id] = f"no reply within {self._timeout:g} s"
             elif message.has_error():
-                self._fail(client_id, cause(message.error.reason or ""))
+                answers[client_id] = cause(message.error.reason or "")
             else:
                 try:
-                    self.replies.append(self._judge(server_round, client_id, message))
+                    answers[client_id] = self._judge(server_round, client_id, message)
                 except RefusedReply as refused:
-                    self._fail(client_id, refused.verdict)
+                    answers[client_id] = refused.verdict
+        self.replies, self.failures = settle(config, cohort, self._chunks, answers)
         self.state = server_update(self.program, self.state, self.replies)
-        numbers = MetricRecord({"replies": len(self.replies), "failures": len(self.failures)})
+        failed = sum(not f.unused for f in self.failures)
+        numbers = MetricRecord(
+            {"replies": len(self.replies), "failures": failed, "left-out": self._left_out}
+        )
         if self.replies:
             numbers["train-loss"] = statistics.fmean(r.train_loss for r in self.replies)
         return self.arrays(), numbers
@@ -153,9 +162,11 @@ class PartitionedStrategy(Strategy):
         # By the message that was answered: an error about a dead node comes from Flower's server.
         by_message = {m.metadata.message_id: c for c, m in self._asked.items()}
         received: dict[int, Message] = {}
+        self._left_out = 0
         for reply in replies:
             client_id = by_message.get(reply.metadata.reply_to_message_id)
             if client_id is None or client_id in received:
+                self._left_out += 1
                 logger.warning("left out a reply that nobody waits for")
             else:
                 received[client_id] = reply
@@ -174,9 +185,6 @@ class PartitionedStrategy(Strategy):
         encoded = {name: array.data for name, array in arrays.items()}
         chunk = self._chunks[client_id]
         return validate(self.program, server_round, client_id, chunk, encoded, dict(metrics))
-
-    def _fail(self, client_id: int, reason: str) -> None:
-        self.failures.append(Failure(client_id, self._chunks[client_id], reason))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -10,6 +10,14 @@ from fedpart.program import Program
 from fedpart.runtime import prepare_process
 
 
+def pytest_collection_modifyitems(config, items):
+    """Full counts run where they are asked for by ``-m full``; each has a short twin."""
+    if "full" not in config.getoption("-m"):
+        kept = [item for item in items if item.get_closest_marker("full") is None]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
     prepare_process()

@@ -7,8 +7,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
-from fedpart.client import ClientTask, client_update
+from fedpart.client import ClientReply, ClientTask, client_update
+from fedpart.cohort import draw_cohort, settle
 from fedpart.runtime import prepare_process
 from fedpart.server import assign_chunks, initial_state, sample_clients, server_update
 from fedpart.wire import encode, reply_arrays, reply_fields, validate
@@ -184,9 +186,9 @@ def server_and_wire(quick: bool) -> Record:
     ]
     encoded = [{n: encode(t) for n, t in reply_arrays(r).items()} for r in replies]
 
-    def gate() -> None:
+    def judge() -> None:
         for r, arrays in zip(replies, encoded, strict=True):
-            validate(program, 1, r.client_id, r.chunk, arrays, reply_fields(r))
+            validate(program, 1, r.client_id, r.chunk, arrays, reply_fields(program, r))
 
     times = 10 if quick else 50
     return {
@@ -194,8 +196,58 @@ def server_and_wire(quick: bool) -> Record:
         "encode": _repeated(
             lambda: [encode(t) for r in replies for t in reply_arrays(r).values()], times
         ),
-        "validate": _repeated(gate, times),
+        "validate": _repeated(judge, times),
         "server step": _repeated(lambda: server_update(program, state, replies), times),
+    }
+
+
+@measure
+def gate(quick: bool) -> Record:
+    """The gate's share of a round of ten clients, in processor time on one thread.
+
+    A round is the clients' work, encoding, gate and server step. ``norms`` is what
+    ``--max-update-norm`` adds.
+    """
+    prepare_process()
+    program, data = workload("partitioned-1.25k", 1)
+    state, chunks = initial_state(program), [int(c) for c in assign_chunks(program.config)]
+    limited = program.config.model_copy(update={"max_update_norm": 10.0})
+    cohort = draw_cohort(limited, 1)
+
+    def train() -> list[ClientReply]:
+        tasks = [ClientTask(1, i, chunks[i], state.theta, state.hyper) for i in cohort.clients]
+        return [client_update(program, t, *data.client(t.client_id)) for t in tasks]
+
+    def judge(name: str) -> list[ClientReply]:
+        limits = limited if name == "norms" else program.config
+        passed: dict[int, ClientReply | str] = {
+            r.client_id: validate(program, 1, r.client_id, r.chunk, a, reply_fields(program, r))
+            for r, a in zip(replies, encoded, strict=True)
+        }
+        return settle(limits, cohort, chunks, passed)[0]
+
+    replies = train()
+    encoded = [{n: encode(t) for n, t in reply_arrays(r).items()} for r in replies]
+    steps: dict[str, Callable[[], object]] = {
+        "clients": train,
+        "encode": lambda: [encode(t) for r in replies for t in reply_arrays(r).values()],
+        "gate": lambda: judge("gate"),
+        "norms": lambda: judge("norms"),
+        "server step": lambda: server_update(program, state, replies),
+    }
+    record: Record = {}
+    for name, step in steps.items():
+        seconds = []
+        for _ in range((2 if quick else 5) if name == "clients" else 20):
+            started = time.process_time()
+            step()
+            seconds.append(time.process_time() - started)
+        record[name] = spread(seconds)
+    spent = {name: cast(dict[str, float], record[name])["median"] for name in steps}
+    without = sum(spent.values()) - spent["norms"]
+    return record | {
+        "share of a round": spent["gate"] / without,
+        "share of a round, with norms": spent["norms"] / (without - spent["gate"] + spent["norms"]),
     }
 
 

@@ -165,17 +165,24 @@ def stamp(path: Path) -> tuple[int, int] | None:
     return None
 
 
-def begin(folder: Path) -> Process:
+def begin(folder: Path, every: int = 2) -> Process:
     """Start a run, or take it up where it has begun, as a user would after a crash."""
     if (folder / "config.toml").exists():
         return Process(folder, "--resume", str(folder))
-    return Process(folder, *RUN, "--out", str(folder))
+    return Process(folder, *RUN, "--out", str(folder), "--checkpoint-every", str(every))
 
 
-def measure(folder: Path) -> tuple[float, float]:
+def resumed(folder: Path) -> list[int]:
+    """Rounds after which a run was taken up; empty where it has not come so far."""
+    with contextlib.suppress(OSError):
+        return json.loads((folder / "run.json").read_bytes())["resumed_from"]
+    return []
+
+
+def measure(folder: Path, every: int = 2) -> tuple[float, float]:
     """Seconds that a run without a break takes: in all, and after its folder is there."""
     started = time.monotonic()
-    process = begin(folder)
+    process = begin(folder, every)
     assert process.wait_for_records()
     begun = time.monotonic()
     process.end_well()

@@ -80,6 +80,13 @@ def test_names_of_runs():
         ({"dropout": 1.0}, "dropout is 1.0; it must be below 1"),
         ({"samples": 0}, "samples is 0; it must be at least 1"),
         ({"max-empty-rounds": 0}, "max-empty-rounds is 0; it must be at least 1"),
+        ({"over-select": 0.5}, "over-select is 0.5; it must be at least 1"),
+        ({"client-failure-rate": 1}, "client-failure-rate is 1; it must be below 1"),
+        ({"max-update-norm": 0.5}, "max-update-norm is 0.5; it must be at least 1"),
+        (
+            {"min-replies": 11},
+            "min-replies is 11; it must be at most clients-per-round, 10",
+        ),
         ({"width-start": 2}, "width-start is 2; it must be at most 1"),
         ({"alpha": float("inf")}, "alpha is inf; it must be a finite number"),
         ({"workers": -2}, "workers is -2; it must be auto or a whole number of at least 1"),

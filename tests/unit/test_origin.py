@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny
 
+from fedpart import cohort
 from fedpart.errors import OutputError
 from fedpart.origin import origin_of
 
@@ -87,6 +88,18 @@ def test_other_test_images_are_refused(small_data):
         OutputError, match=r"other data: the hash of test images was [0-9a-f]{12} an"
     ):
         began.refuse_other(RUN, origin_of(tiny.config(), two))
+
+
+def test_another_availability_in_the_same_file_is_refused(small_data, tmp_path):
+    """The setting names the file; results follow what is in it."""
+    path = tmp_path / "seen.csv"
+    config = tiny.config(availability=str(path))
+    path.write_text("1\n" * 10)
+    began = origin_of(config, small_data)
+    cohort.availability.cache_clear()
+    path.write_text("1\n" * 9 + "0\n")
+    with pytest.raises(OutputError, match="the hash of the availability file was"):
+        began.refuse_other(RUN, origin_of(config, small_data))
 
 
 def test_other_versions_are_a_warning_each_by_name(began):

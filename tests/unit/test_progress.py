@@ -15,17 +15,34 @@ from fedpart.progress import (
     mean_dropout,
     summary_rows,
 )
-from fedpart.records import EvaluationRecord, FailureRecord, RoundRecord, Summary
+from fedpart.records import (
+    DROPPED,
+    ClientRecord,
+    EvaluationRecord,
+    FailureRecord,
+    RoundRecord,
+    Summary,
+)
 
 BYTES = ("upload_model", "upload_wire", "download_model", "download_wire")
 
 
 def record(number, share=0.5, failures=()):
+    """A round of one client, whose reply counts where it uploads anything."""
     up, down = int(1_000_000 * share), 1_000_000
     each = dict(zip(BYTES, (up, up, down, down), strict=True))
+    client = ClientRecord(
+        client_id=0,
+        chunk=0,
+        num_examples=5,
+        train_loss=1.0,
+        seconds=1.0,
+        **{f"{n}_bytes": v for n, v in each.items()},
+        status="ok" if up else "failed",
+    )
     return RoundRecord(
         round=number,
-        clients=[],
+        clients=[client],
         **{f"{n}_bytes": v for n, v in each.items()},
         **{f"cumulative_{n}_bytes": v * number for n, v in each.items()},
         upload_fraction=share or None,
@@ -171,3 +188,10 @@ def test_what_fits_the_output():
 def test_words():
     assert duration(3725.4) == "1:02:05"
     assert mean_dropout({"rotation_degrees": 1.0}) is None
+
+
+def test_those_who_drop_out_by_chance_are_counted_and_not_shown():
+    dropped = FailureRecord(client_id=1, chunk=0, reason=DROPPED)
+    assert failure_lines(record(3, failures=[dropped, FAILURE])) == [
+        "round 3: client 7: fell [over]"
+    ]

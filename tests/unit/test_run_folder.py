@@ -17,7 +17,7 @@ import pytest
 import tiny
 import torch
 
-from fedpart import algorithm, checkpoint, machine
+from fedpart import algorithm, checkpoint, machine, run_files
 from fedpart.client import client_update
 from fedpart.errors import ClientFailure, OutputError
 from fedpart.evaluator import Evaluator
@@ -347,6 +347,33 @@ def test_one_process_at_a_time(program, small_data, whole, tmp_path):
     folder.close("error", 4)
     os.close(other)
     resume(path, program, small_data)
+    assert outcome(path) == whole
+
+
+@pytest.mark.parametrize("ended_already", [False, True])
+def test_of_two_that_start_at_once_one_is_refused_and_changes_nothing(
+    program, small_data, whole, tmp_path, monkeypatch, ended_already
+):
+    """Both have found the folder empty; the other is at work in it, or has come to its end."""
+    path = tmp_path / "run"
+    make, state = run_files.new_folder, initial_state(program)
+    first, second = (folder_of(path, program, small_data) for _ in range(2))
+
+    def overtaken(folder):
+        make(folder)
+        monkeypatch.setattr("fedpart.run_folder.new_folder", make)
+        first.create(state, COMMAND)
+        if ended_already:
+            algorithm.run(program, small_data, state, first)
+            first.finish()
+
+    monkeypatch.setattr("fedpart.run_folder.new_folder", overtaken)
+    with pytest.raises(OutputError, match="is not empty" if ended_already else "another process"):
+        second.create(state, COMMAND)
+    assert second.close("error", 4) is None
+    if not ended_already:
+        algorithm.run(program, small_data, state, first)
+        first.finish()
     assert outcome(path) == whole
 
 

@@ -179,7 +179,7 @@ def test_metrics_are_scalars(program, grid):
     result = strategy.start(grid, num_rounds=2)
     assert set(result.train_metrics_clientapp) == {1, 2}
     for record in result.train_metrics_clientapp.values():
-        assert set(record) == {"replies", "failures", "train-loss"}
+        assert set(record) == {"replies", "failures", "left-out", "train-loss"}
         assert all(isinstance(value, int | float) for value in record.values())
     assert np.array_equal(result.arrays["theta"].numpy(), strategy.state.theta.numpy())
 
@@ -404,8 +404,8 @@ def test_cause_of_anything_else_is_one_short_line(reason, line):
     assert cause(reason) == line
 
 
-def test_under_flowers_runtime_a_run_folder_is_written(program, tmp_path, monkeypatch):
-    data = federation(program.config)
+def test_under_flowers_runtime_a_run_folder_is_written(tmp_path, monkeypatch):
+    data = federation(configure())
     monkeypatch.setattr("strategies.app.load_federated", lambda config: data)
     out = tmp_path / "run"
     run_config = {
@@ -418,7 +418,7 @@ def test_under_flowers_runtime_a_run_folder_is_written(program, tmp_path, monkey
         "eval-every": 1,
         "out": str(out),
     }
-    recorder = Recorder()
+    recorder, program = Recorder(), build_program(make_config(run_config), 10, 1)
     expected = run(program, initial_state(program), recorder, inline_grid(program, data))
     app(inline_grid(program, data), Context(1, 1, {}, RecordDict(), run_config))
     state, _ = checkpoint.load(out / "checkpoint.pt")

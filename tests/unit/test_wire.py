@@ -1,4 +1,6 @@
+import io
 import math
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -53,8 +55,10 @@ def reply_of(program: Program, chunk: int) -> ClientReply:
     )
 
 
-def parts(reply: ClientReply) -> tuple[dict[str, bytes], dict[str, object]]:
-    return {n: encode(t) for n, t in reply_arrays(reply).items()}, dict(reply_fields(reply))
+def parts(program: Program, reply: ClientReply) -> tuple[dict[str, bytes], dict[str, object]]:
+    return {n: encode(t) for n, t in reply_arrays(reply).items()}, dict(
+        reply_fields(program, reply)
+    )
 
 
 def refusal(program: Program, chunk: int, arrays: dict, fields: dict) -> RefusedReply:
@@ -70,7 +74,7 @@ def refusal(program: Program, chunk: int, arrays: dict, fields: dict) -> Refused
 @pytest.mark.parametrize("chunk", [0, 1, 2])
 def test_a_right_reply_passes_bit_for_bit(program, chunk):
     reply = reply_of(program, chunk)
-    passed = validate(program, ROUND, CLIENT, chunk, *parts(reply))
+    passed = validate(program, ROUND, CLIENT, chunk, *parts(program, reply))
     assert replace(passed, deltas={}, hyper_gradient=None) == replace(
         reply, deltas={}, hyper_gradient=None
     )
@@ -93,7 +97,10 @@ def test_fedavg_sends_one_partition_and_no_gradient():
     config = make_config({"model": f"{__name__}:tiny", "method": "fedavg"})
     program = build_program(config, 10, 1)
     assert array_lengths(program, 0) == {"partition-0": program.layout.num_parameters}
-    assert validate(program, ROUND, CLIENT, 0, *parts(reply_of(program, 0))).hyper_examples == 0
+    assert (
+        validate(program, ROUND, CLIENT, 0, *parts(program, reply_of(program, 0))).hyper_examples
+        == 0
+    )
 
 
 def test_model_bytes_are_four_a_weight_psi_apart(program):
@@ -108,7 +115,9 @@ def test_model_bytes_are_four_a_weight_psi_apart(program):
         ("client-id", CLIENT + 1),
         ("chunk", 2),
         ("format", 99),
+        ("run", 0),
         ("num-examples", 0),
+        ("num-examples", 1251),
         ("num-examples", -1),
         ("num-examples", 12.0),
         ("num-examples", math.nan),
@@ -121,32 +130,32 @@ def test_model_bytes_are_four_a_weight_psi_apart(program):
         ("train-loss", math.nan),
         ("train-loss", math.inf),
         ("train-loss", 1),
-        ("log-likelihood", math.nan),
+        ("train-loss", 1e300),
         ("seconds", -1.0),
         ("seconds", math.inf),
     ],
 )
 def test_wrong_numbers_are_refused_by_name(program, name, value):
-    arrays, fields = parts(reply_of(program, 1))
+    arrays, fields = parts(program, reply_of(program, 1))
     assert refusal(program, 1, arrays, fields | {name: value}).tensor == name
 
 
 def test_missing_and_extra_numbers_are_refused(program):
-    arrays, fields = parts(reply_of(program, 1))
+    arrays, fields = parts(program, reply_of(program, 1))
     assert "surprise" in refusal(program, 1, arrays, fields | {"surprise": 1}).reason
     del fields["seconds"]
     assert "seconds" in refusal(program, 1, arrays, fields).reason
 
 
 def test_partitions_of_other_chunks_are_refused(program):
-    arrays, fields = parts(reply_of(program, 1))
+    arrays, fields = parts(program, reply_of(program, 1))
     foreign = encode(torch.zeros(program.layout.sizes[0]))
     assert refusal(program, 1, arrays | {"partition-0": foreign}, fields).tensor == "partition-0"
     assert refusal(program, 1, arrays | {"theta": foreign}, fields).tensor == "theta"
 
 
 def test_missing_partition_and_missing_gradient_are_refused(program):
-    arrays, fields = parts(reply_of(program, 1))
+    arrays, fields = parts(program, reply_of(program, 1))
     for name in arrays:
         fewer = {n: a for n, a in arrays.items() if n != name}
         found = refusal(program, 1, fewer, fields)
@@ -154,7 +163,7 @@ def test_missing_partition_and_missing_gradient_are_refused(program):
 
 
 def test_chunk_zero_may_not_send_a_gradient(program):
-    arrays, fields = parts(reply_of(program, 0))
+    arrays, fields = parts(program, reply_of(program, 0))
     gradient = encode(torch.zeros(program.hyper.size))
     assert refusal(program, 0, arrays | {"hyper": gradient}, fields).tensor == "hyper"
     assert refusal(program, 0, arrays, fields | {"hyper-examples": 5}).tensor == "hyper-examples"
@@ -162,14 +171,14 @@ def test_chunk_zero_may_not_send_a_gradient(program):
 
 @pytest.mark.parametrize("off", [-1, 1])
 def test_wrong_lengths_are_refused(program, off):
-    arrays, fields = parts(reply_of(program, 2))
+    arrays, fields = parts(program, reply_of(program, 2))
     wrong = encode(torch.zeros(program.layout.sizes[2] + off))
     found = refusal(program, 2, arrays | {"partition-2": wrong}, fields)
     assert f"({program.layout.sizes[2] + off},)" in found.reason
 
 
 def test_length_one_does_not_broadcast(program):
-    arrays, fields = parts(reply_of(program, 2))
+    arrays, fields = parts(program, reply_of(program, 2))
     for name in arrays:
         found = refusal(program, 2, arrays | {name: encode(torch.zeros(1))}, fields)
         assert found.tensor == name
@@ -181,7 +190,7 @@ def test_a_tensor_of_length_one_has_just_that_shape(name):
     """Neither a scalar, nor nothing, nor two values; the value itself passes."""
     program = bare_program([0, 0, 0, 1], 2, num_hyper=1, chunks=(0.5, 0.5))
     assert array_lengths(program, 1) == {"partition-1": 1, "hyper": 1}
-    arrays, fields = parts(reply_of(program, 1))
+    arrays, fields = parts(program, reply_of(program, 1))
     passed = validate(program, ROUND, CLIENT, 1, arrays, fields)
     assert torch.equal(passed.deltas[1], torch.tensor([-1.0]))
     for values in (np.zeros(()), np.zeros(0), np.zeros(2), np.zeros((1, 1))):
@@ -192,13 +201,13 @@ def test_a_tensor_of_length_one_has_just_that_shape(name):
 
 @pytest.mark.parametrize("dtype", ["<f8", ">f4", "<f2", "<i4"])
 def test_other_types_are_refused(program, dtype):
-    arrays, fields = parts(reply_of(program, 2))
+    arrays, fields = parts(program, reply_of(program, 2))
     wrong = Array(np.zeros(program.layout.sizes[2], dtype)).data
     assert dtype in refusal(program, 2, arrays | {"partition-2": wrong}, fields).reason
 
 
 def test_other_shapes_and_spellings_are_refused(program):
-    arrays, fields = parts(reply_of(program, 2))
+    arrays, fields = parts(program, reply_of(program, 2))
     size = program.layout.sizes[2]
     good = arrays["partition-2"]
     for wrong in (
@@ -216,15 +225,89 @@ def test_other_shapes_and_spellings_are_refused(program):
         assert refusal(program, 2, arrays | {"partition-2": wrong}, fields)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("name", ["partition-1", "partition-2", "hyper"])
-def test_values_that_are_not_finite_are_refused(program, name, value):
-    arrays, fields = parts(reply_of(program, 1))
+BAD = pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e19, -1e19])
+
+
+@BAD
+@pytest.mark.parametrize("name", ["partition-1", "partition-2"])
+def test_weights_that_are_not_finite_are_refused(program, name, value):
+    """Nor are those whose squares are not, which Adam would keep for ever."""
+    arrays, fields = parts(program, reply_of(program, 1))
     bad = decode(arrays[name], array_lengths(program, 1)[name])
     bad[-1] = value
     found = refusal(program, 1, arrays | {name: encode(bad)}, fields)
     assert found.tensor == name
     assert "finite" in found.reason
+
+
+@BAD
+@pytest.mark.parametrize("name", ["hyper", "log-likelihood"])
+def test_a_gradient_of_psi_is_judged_apart_from_the_weights(program, name, value):
+    """Where it, or the likelihood beside it, is not finite, it is left out; the weights count."""
+    reply = reply_of(program, 1)
+    arrays, fields = parts(program, reply)
+    if name == "hyper":
+        bad = reply.hyper_gradient.clone()
+        bad[0] = value
+        arrays["hyper"] = encode(bad)
+    else:
+        fields[name] = float(value)
+    passed = validate(program, ROUND, CLIENT, 1, arrays, fields)
+    assert passed.hyper_fault.startswith(f"{name} holds values ")
+    assert "finite" in passed.hyper_fault
+    assert (passed.hyper_gradient, passed.hyper_examples, passed.log_likelihood) == (None, 0, None)
+    assert all(torch.equal(passed.deltas[j], reply.deltas[j]) for j in (1, 2))
+
+
+def test_a_gradient_of_psi_does_not_save_bad_weights(program):
+    arrays, fields = parts(program, reply_of(program, 1))
+    nan = {
+        n: encode(torch.full_like(decode(a, k), math.nan))
+        for (n, a), k in zip(arrays.items(), array_lengths(program, 1).values(), strict=True)
+    }
+    assert refusal(program, 1, nan, fields).tensor == "partition-1"
+    assert refusal(program, 1, arrays | {"partition-1": nan["partition-1"]}, fields)
+
+
+def test_objects_and_huge_shapes_are_refused_before_anything_is_allocated(program):
+    """The header alone decides: pickles are never opened, 4 TB never asked for."""
+    arrays, fields = parts(program, reply_of(program, 2))
+    objects = io.BytesIO()
+    np.save(objects, np.array([Bomb()], dtype=object), allow_pickle=True)
+    assert "|O" in refusal(program, 2, arrays | {"partition-2": objects.getvalue()}, fields).reason
+    for shape in ((10**12,), (10**6, 10**6), (2**62,)):
+        huge = io.BytesIO()
+        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(huge, header)
+        tracemalloc.start()
+        found = refusal(program, 2, arrays | {"partition-2": huge.getvalue()}, fields)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert str(shape) in found.reason
+        assert peak < 10**6
+
+
+class Bomb:
+    """Fails the test where it is unpickled."""
+
+    def __reduce__(self):
+        return pytest.fail, ("unpickled",)
+
+
+def test_the_run_is_told_by_its_settings(program):
+    """Any that results depend on, the seed among them; not by where it is written or runs."""
+    tokens = {
+        build_program(make_config({"model": f"{__name__}:tiny"} | changes), 10, 1).run_token
+        for changes in ({}, {"seed": 1}, {"data_seed": 1}, {"client_lr": 0.1})
+    }
+    assert len(tokens) == 4
+    assert all(0 <= token < 2**63 for token in tokens)
+    same = {"out": "elsewhere", "workers": 3, "availability": "seen/by/the/server/only"}
+    config = make_config({"model": f"{__name__}:tiny"} | same)
+    assert build_program(config, 10, 1).run_token == program.run_token
+    other = build_program(make_config({"model": f"{__name__}:tiny", "seed": 1}), 10, 1)
+    replayed = parts(other, reply_of(program, 1))
+    assert refusal(program, 1, *replayed).tensor == "run"
 
 
 def test_encoding_is_numpys_own():
@@ -242,6 +325,6 @@ def test_decoded_tensors_share_nothing_with_the_message():
 
 def test_wire_bytes_count_headers_and_names(program):
     up, down = wire_bytes(program, 1)
-    arrays, fields = parts(reply_of(program, 1))
+    arrays, fields = parts(program, reply_of(program, 1))
     assert up == sum(len(n) + len(a) for n, a in arrays.items()) + sum(8 + len(n) for n in fields)
     assert down > 4 * program.layout.num_parameters

@@ -1,0 +1,1 @@
+"""Faults made on purpose, for ``sim.py drill`` and for the tests."""
