@@ -3,13 +3,14 @@
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from fedpart import checks
 from fedpart.errors import ConfigError
 from fedpart.spelling import sentence, spelled
-from fedpart.values import Resolved, Shares, Thousands, by_key
+from fedpart.values import Resolved, by_key
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -42,7 +43,7 @@ class Config(Resolved):
     data_seed: int = Field(
         0, ge=0, description="seed of subset, rotation and split, which all runs share"
     )
-    train_size: Thousands = Field(
+    train_size: Annotated[int, checks.THOUSANDS] = Field(
         1250, ge=1, description="training images over all clients, such as 1250, 5k or 50k"
     )
     clients: int = Field(100, ge=1, description="number of clients")
@@ -69,7 +70,7 @@ class Config(Resolved):
     )
     model: str = Field("mnist-cnn", description="mnist-cnn, or module:function for your own")
     init: str | None = Field(None, description="model.pt of an earlier run to start from")
-    chunks: Shares = Field(
+    chunks: Annotated[tuple[float, ...], checks.COMMAS, checks.SHARES] = Field(
         (0.7, 0.2, 0.1), description="share of clients, and of weights, in each chunk; sums to 1"
     )
     defaults: Literal["init", "zero"] = Field(

@@ -1,15 +1,13 @@
-"""What the settings of all programs have in common: spelling, a hash, and two kinds of values."""
+"""What the settings of all programs have in common: spelling, TOML and a hash."""
 
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, ConfigDict
 
 from fedpart.spelling import kebab
-
-MAX_CHUNKS = 255
 
 
 class Resolved(BaseModel):
@@ -67,32 +65,3 @@ def by_key(values: Mapping[Any, Any]) -> dict[str, Any]:
             raise ValueError(f"{key} is {str(value).lower()}; it must be a number or a text")
         given[key] = value
     return given
-
-
-def _commas(value: object) -> object:
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-
-
-def _tile(value: tuple[float, ...]) -> tuple[float, ...]:
-    text = ",".join(f"{share:g}" for share in value)
-    if not 1 <= len(value) <= MAX_CHUNKS:
-        raise ValueError(f"has {len(value)} shares; 1 to {MAX_CHUNKS} are possible")
-    if min(value) <= 0:
-        raise ValueError(f"is {text}; every share must be above 0")
-    if abs(sum(value) - 1) > 1e-6:
-        raise ValueError(f"is {text}, which sums to {sum(value):.6g}; shares must sum to 1")
-    return value
-
-
-def _thousands(value: object) -> object:
-    if isinstance(value, str) and value.strip().lower().endswith("k"):
-        try:
-            number = float(value.strip()[:-1]) * 1000
-        except ValueError:
-            return value
-        return int(number) if number.is_integer() else value
-    return value
-
-
-Shares = Annotated[tuple[float, ...], BeforeValidator(_commas), AfterValidator(_tile)]
-Thousands = Annotated[int, BeforeValidator(_thousands)]
