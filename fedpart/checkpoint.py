@@ -5,7 +5,7 @@ import errno
 import hashlib
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -97,10 +97,23 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
     Raises:
         OutputError: see ``write_atomic``; the old checkpoint stays whole.
     """
+    body = _encoded(content)
+    write_atomic(path, _MAGIC, hashlib.sha256(body).hexdigest().encode(), b"\n", body)
+
+
+def write_tensors(path: Path, content: Mapping[str, object]) -> None:
+    """Write what ``torch.load(path, weights_only=True)`` reads.
+
+    Raises:
+        OutputError: see ``write_atomic``.
+    """
+    write_atomic(path, _encoded(content))
+
+
+def _encoded(content: Mapping[str, object]) -> memoryview:
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    body = buffer.getbuffer()
-    write_atomic(path, _MAGIC, hashlib.sha256(body).hexdigest().encode(), b"\n", body)
+    return buffer.getbuffer()
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

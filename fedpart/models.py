@@ -93,6 +93,10 @@ class ConcreteDropout(Noisy):
         # 1 / (1 - p) = 1 + exp(l)
         return x * (keep * (1 + self.logit.exp())).to(x.dtype)
 
+    def readable(self, name: str, value: Tensor) -> dict[str, float]:
+        """Drop rate that a value of the logit stands for."""
+        return {"dropout": float(value.double().sigmoid())}
+
 
 @contextmanager
 def noise(module: nn.Module, generator: torch.Generator) -> Iterator[None]:

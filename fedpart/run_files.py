@@ -5,9 +5,10 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fedpart.config import Config, load_toml, make_config
 from fedpart.errors import ConfigError, OutputError
@@ -19,6 +20,11 @@ if sys.platform != "win32":
 _PROBE = ".writable"
 # What a process that was killed before config.toml was there may leave behind.
 _LEFTOVERS = frozenset({_PROBE, "config.toml.tmp"})
+
+
+def now() -> str:
+    """UTC, ISO 8601, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def check_free(path: Path) -> None:
@@ -35,7 +41,18 @@ def check_free(path: Path) -> None:
         raise OutputError(f"cannot write to {path}: {error.strerror or error}") from None
 
 
-def choose_folder(config: Config) -> Path:
+class Named(Protocol):
+    """Settings that say where a run goes."""
+
+    @property
+    def out(self) -> str | None: ...  # noqa: D102
+    @property
+    def name(self) -> str | None: ...  # noqa: D102
+    @property
+    def run_name(self) -> str: ...  # noqa: D102
+
+
+def choose_folder(config: Named) -> Path:
     """``out``, or a folder under ``runs/``: ``<name>``, or ``<name>-2`` and so on if that is taken.
 
     Only a name that nobody chose gives way; a chosen one that is taken is refused elsewhere.
@@ -50,15 +67,15 @@ def choose_folder(config: Config) -> Path:
     return path
 
 
-def check_packages(config: Config) -> None:
-    """Whether all that writes a run folder is installed.
+def check_packages(logger: str) -> None:
+    """Whether all that writes a run folder is installed, with this ``logger``.
 
     Raises:
         ConfigError: matplotlib is not, or tensorboard where it is asked for.
     """
     if find_spec("matplotlib") is None:
         raise ConfigError("matplotlib is not installed; pip install 'fedpart[sim]' brings it")
-    if config.logger == "tensorboard" and find_spec("tensorboard") is None:
+    if logger == "tensorboard" and find_spec("tensorboard") is None:
         raise ConfigError(
             "logger is 'tensorboard', which is not installed; pip install 'fedpart[tensorboard]'"
         )

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 
@@ -29,17 +28,12 @@ from fedpart.model_file import starting_state, write_model
 from fedpart.origin import Origin, origin_of
 from fedpart.program import Program
 from fedpart.records import EvaluationRecord, RoundRecord, RunInfo, Summary
-from fedpart.run_files import ended_well, lock_run, new_folder, read_lines
+from fedpart.run_files import ended_well, lock_run, new_folder, now, read_lines
 from fedpart.server import ServerState
 
 FINAL_EVALUATIONS = 10
 
 OnRound = Callable[[RoundRecord, EvaluationRecord | None], None]
-
-
-def now() -> str:
-    """UTC, ISO 8601, to the second."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 class RunFolder:
