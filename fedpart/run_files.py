@@ -1,5 +1,6 @@
 """Making and reading run folders, without anything heavy."""
 
+import contextlib
 import json
 import os
 import re
@@ -111,6 +112,15 @@ def read_config(path: Path) -> Config:
         return make_config(load_toml(path / "config.toml"))
     except ConfigError as error:
         raise OutputError(f"{path} cannot be read: {error}") from None
+
+
+def is_central(path: Path) -> bool:
+    """Whether a run folder is one of ``sim.py central``, as far as its files tell."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return bool(json.loads((path / "summary.json").read_bytes())["kind"] == "central")
+    with contextlib.suppress(ConfigError):
+        return "experiment" in load_toml(path / "config.toml")
+    return False
 
 
 def ended_well(path: Path) -> bool:
