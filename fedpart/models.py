@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -47,17 +48,7 @@ class MnistCNN(nn.Module):
         return logits
 
 
-class Noisy(nn.Module):
-    """A layer that draws noise while training.
-
-    Attributes:
-        generator: where the noise comes from; ``noise`` sets it.
-    """
-
-    generator: torch.Generator | None = None
-
-
-class ConcreteDropout(Noisy):
+class ConcreteDropout(nn.Module):
     """Dropout with a relaxed Bernoulli mask, differentiable in the drop rate.
 
     With l the logit of the drop rate p and u ~ U(0, 1) for each activation:
@@ -66,10 +57,11 @@ class ConcreteDropout(Noisy):
 
     Attributes:
         logit: [] float32.
+        generator: where noise comes from while training; ``noise`` sets it.
     Source: Maddison et al. 2017; Gal et al. 2017 (scaling); Appendix H.
     """
 
-    hyperparameters = ("logit",)
+    hyperparameters: ClassVar = {"logit": torch.sigmoid}
     logit: Tensor
 
     def __init__(self, rate: float, channelwise: bool = False) -> None:
@@ -77,6 +69,7 @@ class ConcreteDropout(Noisy):
         super().__init__()
         self.register_buffer("logit", torch.tensor(math.log(rate / (1 - rate))), persistent=False)
         self.channelwise = channelwise
+        self.generator: torch.Generator | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Same shape as ``x``; ``x`` itself in evaluation mode."""
@@ -93,22 +86,18 @@ class ConcreteDropout(Noisy):
         # 1 / (1 - p) = 1 + exp(l)
         return x * (keep * (1 + self.logit.exp())).to(x.dtype)
 
-    def readable(self, name: str, value: Tensor) -> dict[str, float]:
-        """Drop rate that a value of the logit stands for."""
-        return {"dropout": float(value.double().sigmoid())}
-
 
 @contextmanager
 def noise(module: nn.Module, generator: torch.Generator) -> Iterator[None]:
-    """Let every ``Noisy`` layer of ``module`` draw from ``generator``."""
-    layers = [m for m in module.modules() if isinstance(m, Noisy)]
+    """Lend ``generator`` to all layers of ``module`` that declare hyperparameters."""
+    layers = [m for m in module.modules() if hasattr(m, "hyperparameters")]
     for layer in layers:
-        layer.generator = generator
+        layer.generator = generator  # type: ignore[assignment]
     try:
         yield
     finally:
         for layer in layers:
-            layer.generator = None
+            layer.generator = None  # type: ignore[assignment]
 
 
 def swap_dropout(module: nn.Module, rate: float | None) -> list[str]:

@@ -1,25 +1,25 @@
 """Hyperparameters psi: widths of an augmentation, and tensors that layers of the network declare.
 
-A layer declares its own by naming buffers in the class attribute ``hyperparameters``, as
-``ConcreteDropout`` does with its logit. A buffer is no parameter of the network, so that no
-partition owns it; in each pass psi takes its place. A layer may say what its values mean in a
-method ``readable(name, value)`` that returns numbers by name.
+A layer declares its own in the class attribute ``hyperparameters``: the name of a buffer, and a
+function that turns its values into plain numbers, as ``ConcreteDropout`` does for its logit. A
+buffer is no parameter of the network, so that no partition owns it; in each pass psi takes its
+place. A layer that draws noise takes it from ``self.generator``, which is lent to it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from fedpart.augment import Augmentation
-from fedpart.models import Noisy
 
 MASK_TEMPERATURE = 2 / 3
 
 
-class ConcreteMask(Noisy):
+class ConcreteMask(nn.Module):
     """Lets each input feature through with a probability that is learned.
 
     With l the logit that a feature is open, and u ~ U(0, 1) for each example and feature:
@@ -31,7 +31,7 @@ class ConcreteMask(Noisy):
     Source: Maddison et al. 2017; Section 5, "Differentiable input selection".
     """
 
-    hyperparameters = ("logit",)
+    hyperparameters: ClassVar = {"logit": torch.sigmoid}
     logit: Tensor
 
     def __init__(self, features: int, start: float = 0.5) -> None:
@@ -39,6 +39,7 @@ class ConcreteMask(Noisy):
         super().__init__()
         logit = torch.full((features,), start).logit()
         self.register_buffer("logit", logit, persistent=False)
+        self.generator: torch.Generator | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Inputs [n, features], each feature times its mask."""
@@ -46,10 +47,6 @@ class ConcreteMask(Noisy):
             return x * torch.sigmoid(self.logit)
         noise = torch.empty_like(x, requires_grad=False).uniform_(generator=self.generator)
         return x * torch.sigmoid((self.logit + noise.logit_(eps=1e-7)) / MASK_TEMPERATURE)
-
-    def readable(self, name: str, value: Tensor) -> dict[str, float]:
-        """Probability that each feature is open."""
-        return {f"open_{i + 1}": float(p) for i, p in enumerate(value.double().sigmoid())}
 
 
 class FixedMask(nn.Module):
@@ -74,22 +71,22 @@ class DeclaredPsi:
     Attributes:
         augmentation: family of affine maps, or None.
         start: the tensors by their name in the network, at the values they start with.
-        readers: what the values of a tensor mean, by its name.
+        readers: turn the values of a tensor into plain numbers, by its name.
     """
 
     augmentation: Augmentation | None
     start: Mapping[str, Tensor]
-    readers: Mapping[str, nn.Module]
+    readers: Mapping[str, Callable[[Tensor], Tensor]]
 
     @classmethod
     def of(cls, network: nn.Module, augmentation: Augmentation | None) -> "DeclaredPsi":
         """All that the layers of ``network`` declare."""
         start, readers = {}, {}
         for prefix, layer in network.named_modules():
-            for own in getattr(layer, "hyperparameters", ()):
+            for own, read in getattr(layer, "hyperparameters", {}).items():
                 name = f"{prefix}.{own}" if prefix else own
-                start[name] = getattr(layer, own).detach().clone().to(torch.float32)
-                readers[name] = layer
+                start[name] = layer.get_buffer(own).detach().to(torch.float32).clone()
+                readers[name] = read
         return cls(augmentation, start, readers)
 
     @property
@@ -120,16 +117,15 @@ class DeclaredPsi:
         return named | {name: t.double().reshape(-1).tolist() for name, t in tensors.items()}
 
     def readable(self, hyper: Tensor) -> dict[str, float]:
-        """Psi in plain units, where its layer gives any; else as it is."""
+        """Psi in plain units: by the buffer's name, with a number behind it where it has several."""
         affine, tensors = self.split(hyper)
         named = self.augmentation.readable(affine) if self.augmentation else {}
         for name, value in tensors.items():
-            reader = getattr(self.readers[name], "readable", None)
-            if reader is None:
-                flat = value.double().reshape(-1).tolist()
-                named |= {f"{name}_{i + 1}": number for i, number in enumerate(flat)}
-                continue
-            # Two layers of one kind would give the same names.
-            prefix = f"{name.rpartition('.')[0]}_" if len(tensors) > 1 else ""
-            named |= {f"{prefix}{word}": number for word, number in reader(name, value).items()}
+            numbers = self.readers[name](value.double()).flatten().tolist()
+            names = (
+                [name]
+                if len(numbers) == 1
+                else [f"{name}_{i}" for i in range(1, value.numel() + 1)]
+            )
+            named |= dict(zip(names, numbers, strict=True))
         return named

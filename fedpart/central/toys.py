@@ -1,5 +1,6 @@
 """The paper's toy problems: which of 30 inputs say anything about the label."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -53,7 +54,7 @@ def draw(size: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
 
 def _task(config: CentralConfig, mask: Callable[[], nn.Module]) -> Task:
     with global_seed(torch_seed(config.seed, "init")):
-        model = nn.Sequential(mask(), mlp(2, FEATURES))
+        model = nn.Sequential(OrderedDict(mask=mask(), mlp=mlp(2, FEATURES)))
     # Train and test from streams of their own: more of one leaves the other as it is.
     train, test = (
         draw(size, numpy_rng(config.data_seed, "input-selection", which))
