@@ -6,7 +6,6 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
@@ -181,24 +180,3 @@ def build_model(spec: str, num_classes: int, in_channels: int) -> nn.Module:
             "blank image before returning it, or give the layer its sizes"
         )
     return model
-
-
-def mlp(out_features: int, in_features: int, width: int = 256) -> nn.Sequential:
-    """Two hidden layers with GELU: 73,985 parameters for 30 inputs and one output.
-
-    Weights start Kaiming-uniform (He's bound for ReLU, which GELU is close to), biases at zero.
-
-    Args:
-        out_features: number of outputs.
-        in_features: number of inputs.
-        width: units of each hidden layer.
-    Source: Appendix "Architecture choices", input selection experiments.
-    """
-    sizes = (in_features, width, width, out_features)
-    layers: list[nn.Module] = []
-    for fan_in, fan_out in pairwise(sizes):
-        linear = nn.Linear(fan_in, fan_out)
-        nn.init.kaiming_uniform_(linear.weight, nonlinearity="relu")
-        nn.init.zeros_(linear.bias)
-        layers += [linear, nn.GELU()]
-    return nn.Sequential(*layers[:-1])
