@@ -117,7 +117,7 @@ class DeclaredPsi:
         return named | {name: t.double().reshape(-1).tolist() for name, t in tensors.items()}
 
     def readable(self, hyper: Tensor) -> dict[str, float]:
-        """Psi in plain units, by the buffer's name; with a number behind it where it has several."""
+        """Psi in plain units by the name of its buffer, numbered where there are several."""
         affine, tensors = self.split(hyper)
         named = self.augmentation.readable(affine) if self.augmentation else {}
         for name, value in tensors.items():
