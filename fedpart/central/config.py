@@ -48,7 +48,7 @@ class CentralConfig(Settings):
         "more than one makes a run of each",
     )
     mask_start: float = Field(
-        0.5, gt=0, lt=1, description="of mask-learning: probability that an input is open at first"
+        0.1, gt=0, lt=1, description="of mask-learning: probability that an input is open at first"
     )
     train_size: Annotated[int, checks.THOUSANDS] = Field(
         3000, ge=1, description="training examples in all chunks"

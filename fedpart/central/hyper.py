@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpart.augment import Augmentation
-
-MASK_TEMPERATURE = 2 / 3
+from fedpart.models import CONCRETE_TEMPERATURE
 
 
 class ConcreteMask(nn.Module):
@@ -34,7 +33,7 @@ class ConcreteMask(nn.Module):
     hyperparameters: ClassVar = {"logit": torch.sigmoid}
     logit: Tensor
 
-    def __init__(self, features: int, start: float = 0.5) -> None:
+    def __init__(self, features: int, start: float = 0.1) -> None:
         """Start with every feature open with probability ``start`` in (0, 1)."""
         super().__init__()
         logit = torch.full((features,), start).logit()
@@ -46,7 +45,7 @@ class ConcreteMask(nn.Module):
         if not self.training:
             return x * torch.sigmoid(self.logit)
         noise = torch.empty_like(x, requires_grad=False).uniform_(generator=self.generator)
-        return x * torch.sigmoid((self.logit + noise.logit_(eps=1e-7)) / MASK_TEMPERATURE)
+        return x * torch.sigmoid((self.logit + noise.logit_(eps=1e-7)) / CONCRETE_TEMPERATURE)
 
 
 class FixedMask(nn.Module):

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from fedpart.central.hyper import MASK_TEMPERATURE, ConcreteMask, DeclaredPsi, FixedMask
-from fedpart.models import noise
+from fedpart.central.hyper import ConcreteMask, DeclaredPsi, FixedMask
+from fedpart.models import CONCRETE_TEMPERATURE, noise
 
 
 def test_mask_in_evaluation_is_its_mean_in_training_it_is_drawn_for_each_example():
@@ -25,7 +25,7 @@ def test_mask_in_evaluation_is_its_mean_in_training_it_is_drawn_for_each_example
 
 def test_mask_has_the_gradient_of_finite_differences():
     """In float64, noise held fixed, logits of both signs."""
-    mask = ConcreteMask(3).train()
+    mask = ConcreteMask(3, 0.5).train()
     x = torch.tensor([[1.0, -2.0, 0.5], [0.3, 1.0, -1.0]], dtype=torch.float64)
 
     def forward(logit):
@@ -41,7 +41,7 @@ def test_mask_formula():
     mask = ConcreteMask(2, 0.7).train()
     x = torch.tensor([[1.0, -1.0]])
     u = torch.empty(1, 2).uniform_(generator=torch.Generator().manual_seed(8))
-    expected = x * torch.sigmoid((mask.logit + u.log() - (1 - u).log()) / MASK_TEMPERATURE)
+    expected = x * torch.sigmoid((mask.logit + u.log() - (1 - u).log()) / CONCRETE_TEMPERATURE)
     with noise(mask, torch.Generator().manual_seed(8)):
         torch.testing.assert_close(mask(x), expected)
     assert mask.generator is None
@@ -65,7 +65,7 @@ class Temper(nn.Module):
 
 
 def test_a_layer_of_the_users_own_declares_its_buffer():
-    model = nn.Sequential(ConcreteMask(2), nn.Linear(2, 2), Temper())
+    model = nn.Sequential(ConcreteMask(2, 0.5), nn.Linear(2, 2), Temper())
     psi = DeclaredPsi.of(model, None)
     assert psi.size == 3
     assert psi.initial().tolist() == [0, 0, 0]

@@ -34,7 +34,7 @@ def examples(n=80, seed=0):
 def network(mask=True):
     torch.manual_seed(3)
     layers = [nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Dropout(0.2), nn.Linear(8, 2)]
-    return nn.Sequential(*([ConcreteMask(4)] if mask else []), *layers)
+    return nn.Sequential(*([ConcreteMask(4, 0.5)] if mask else []), *layers)
 
 
 def training(data=None, model=None, **values):
