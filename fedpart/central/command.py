@@ -120,10 +120,12 @@ class _Lines:
     def __init__(self, config: CentralConfig) -> None:
         self._config, self._last = config, float("-inf")
         if not config.json_summary:
+            chunks = config.num_partitions
+            words = f"{chunks} chunks" if chunks > 1 else "one chunk"
             kept = f", K = {config.inputs[0]}" if config.experiment == "input-selection" else ""
             sys.stdout.write(
                 f"{config.experiment}{kept}, seed {config.seed}: {config.train_size:,} examples in "
-                f"{config.num_partitions} chunks, up to {config.iterations:,} iterations\n"
+                f"{words}, up to {config.iterations:,} iterations\n"
             )
             sys.stdout.flush()
 
@@ -133,7 +135,8 @@ class _Lines:
         if self._config.json_summary or now - self._last < _LINE_EVERY:
             return
         self._last = now
-        l_ml = "" if record.l_ml is None else f"L_ML {record.l_ml:.4f}, "
+        name = "L_ML" if self._config.method == "partitioned" else "Laplace"
+        l_ml = "" if record.l_ml is None else f"{name} {record.l_ml:.4f}, "
         sys.stdout.write(
             f"  {record.iteration:>7,}  {l_ml}test {100 * record.test_accuracy:.1f} %, "
             f"{duration(record.seconds)}\n"

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from fedpart import checks
+from fedpart.central.laplace import check_laplace
 from fedpart.central.settings import Settings
 from fedpart.config import load_toml
 from fedpart.errors import ConfigError, OutputError
@@ -42,6 +43,11 @@ class CentralConfig(Settings):
         "input-selection",
         description="fixed masks over the inputs, to be told apart by L_ML; or a learned one",
     )
+    method: Literal["partitioned", "laplace"] = Field(
+        "partitioned",
+        description="L_ML of a partitioned network; or, for input-selection, the marginal "
+        "likelihood of post-hoc diagonal Laplace, which sets chunks 1",
+    )
     inputs: Annotated[tuple[int, ...], BeforeValidator(_numbers)] = Field(
         (15,),
         description="of input-selection: how many inputs stay, such as 15, 10,15,20 or 1-30; "
@@ -60,7 +66,8 @@ class CentralConfig(Settings):
     patience: int = Field(
         0,
         ge=0,
-        description="a run ends after so many evaluations without a higher L_ML, and the one with "
+        description="a run ends after so many evaluations without a higher L_ML (or what Laplace "
+        "puts in its place), and the one with "
         "the highest counts; 0: it runs to its end, and the last one counts",
     )
     seeds: int = Field(1, ge=1, description="how many runs: seed, seed+1, ... in OUT/seed-<s>")
@@ -83,6 +90,12 @@ class CentralConfig(Settings):
     def several(self) -> bool:
         """Whether this makes several runs."""
         return len(self.inputs) > 1 or self.seeds > 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole(cls, values: Any) -> Any:
+        laplace = isinstance(values, Mapping) and values.get("method") == "laplace"
+        return {**values, "chunks": (1.0,)} if laplace else values
 
     @field_validator("inputs")
     @classmethod
@@ -118,7 +131,11 @@ def make_central_config(values: Mapping[str, object]) -> CentralConfig:
         raise ConfigError(
             "inputs belongs to input-selection; mask-learning learns them, so leave it out"
         )
-    if config.patience and config.num_partitions == 1:
+    if config.method == "laplace":
+        if config.experiment != "input-selection":
+            raise ConfigError("method laplace learns no mask; use it with input-selection")
+        check_laplace()
+    elif config.patience and config.num_partitions == 1:
         raise ConfigError("patience needs L_ML, which one chunk does not have: use 2 or more")
     return config
 

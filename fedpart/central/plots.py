@@ -101,8 +101,10 @@ def draw_inputs(summaries: Sequence[CentralSummary], out: Path) -> None:
         by_inputs.setdefault(summary.inputs or 0, []).append(summary)
     kept = sorted(by_inputs)
     figure, grid = new_figure(3, 1)
+    laplace = summaries[0].method == "laplace"
+    objective = "Laplace's marginal likelihood" if laplace else "L_ML"
     panels = (
-        ("L_ML [nats an example]", _ML, (("l_ml", "-", ""),), 1.0),
+        (f"{objective} [nats an example]", _ML, (("l_ml", "-", ""),), 1.0),
         *(
             (label, colour, (("train_" + name, "-", "train"), ("test_" + name, "--", "test")), unit)
             for label, colour, name, unit in (

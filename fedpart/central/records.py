@@ -15,7 +15,8 @@ class CentralEvaluation(Record):
     iteration: int = Field(ge=1, description="updates done")
     train_loss: float = Field(description="mean over the updates since the last evaluation")
     l_ml: float | None = Field(
-        description="mean out-of-sample log-likelihood of all chunks but the first; null with one"
+        description="mean out-of-sample log-likelihood of all chunks but the first, null with one; "
+        "of method laplace, its log marginal likelihood an example"
     )
     l_ml_by_chunk: list[float] = Field(description="chunk 1 and on, each by its subnetwork")
     train_accuracy: float = Field(ge=0, le=1, description="of the full network")
@@ -31,7 +32,7 @@ class CentralSummary(Record):
     """``summary.json``, written when a run has ended; numbers are of the evaluation that counts."""
 
     kind: Literal["central"]
-    method: Literal["partitioned"]
+    method: Literal["partitioned", "laplace"]
     experiment: str
     inputs: int | None = Field(description="of input-selection: how many inputs stay")
     train_size: int = Field(ge=1)

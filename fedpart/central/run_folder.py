@@ -194,11 +194,16 @@ class CentralRun:
         by_chunk = out_of_sample(training)
         train = score_tensors(training, full, *self.task.train)
         test = score_tensors(training, full, *self.task.test)
+        l_ml = weighted(training, by_chunk) if by_chunk else None
+        if self.config.method == "laplace":
+            from fedpart.central.laplace import log_marginal_likelihood
+
+            l_ml = log_marginal_likelihood(training, *self.task.train)
         self._tick()
         return CentralEvaluation(
             iteration=training.state.iteration,
             train_loss=loss,
-            l_ml=weighted(training, by_chunk) if by_chunk else None,
+            l_ml=l_ml,
             l_ml_by_chunk=by_chunk,
             train_accuracy=train.accuracy,
             train_log_likelihood=train.log_likelihood,
@@ -219,7 +224,7 @@ class CentralRun:
         summary = CentralSummary(
             **{name: getattr(counts, name) for name in shared - {"seconds"}},
             kind="central",
-            method="partitioned",
+            method=config.method,
             experiment=config.experiment,
             inputs=config.inputs[0] if config.experiment == "input-selection" else None,
             train_size=config.train_size,

@@ -115,5 +115,6 @@ def verdict(summaries: Sequence[CentralSummary]) -> list[str]:
             )
         else:
             best = max(runs, key=lambda s: s.l_ml if s.l_ml is not None else float("-inf"))
-            lines.append(f"seed {seed}: L_ML highest at K = {best.inputs} of {len(runs)} runs")
+            name = "L_ML" if best.method == "partitioned" else "Laplace's evidence"
+            lines.append(f"seed {seed}: {name} highest at K = {best.inputs} of {len(runs)} runs")
     return lines

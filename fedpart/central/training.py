@@ -257,7 +257,7 @@ class Training:
         self.state = replace(self.state, loss=0.0, loss_steps=0)
         return mean
 
-    def trained(self) -> dict[str, object]:
+    def trained(self) -> dict[str, Any]:
         """The full network's plain state dict, and psi: ``{"model": ..., "hyper": [H]}``."""
         return full_state(self.program, self.state.theta, self.state.hyper)
 
