@@ -1,5 +1,6 @@
 """``sim.py central``: one run or several, what a user sees of them, and how they end."""
 
+import contextlib
 import json
 import shlex
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 from fedpart.central.arguments import parse_central
 from fedpart.central.config import CentralConfig, make_central_config, read_central_config
 from fedpart.central.records import CentralEvaluation, CentralSummary
-from fedpart.errors import FedpartError
+from fedpart.errors import FedpartError, OutputError
 from fedpart.interrupts import INTERRUPTS
 from fedpart.progress import duration, table
 from fedpart.run_files import check_free, check_packages, choose_folder
@@ -99,10 +100,12 @@ def _one(
                 code = error.exit_code if isinstance(error, FedpartError) else 1
                 if isinstance(error, KeyboardInterrupt) or not isinstance(error, Exception):
                     code = 128 + (INTERRUPTS.seen or 2)
-                done = run.close(_reason(error), code)
-                if done is not None:
-                    again = f"python sim.py central --resume {shlex.quote(str(top))}"
-                    sys.stderr.write(f"stopped after iteration {done:,}; go on with: {again}\n")
+                # A full disk, say: the first error is the one to show.
+                with contextlib.suppress(OutputError):
+                    done = run.close(_reason(error), code)
+                    if done is not None:
+                        again = f"python sim.py central --resume {shlex.quote(str(top))}"
+                        sys.stderr.write(f"stopped after iteration {done:,}; go on with: {again}\n")
             raise
 
 

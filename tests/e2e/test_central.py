@@ -14,8 +14,15 @@ import pytest
 import torch
 from command_line import SIM
 
-from fedpart.central.config import EXPERIMENTS, PRESETS, make_central_config, preset
+from fedpart.central.config import (
+    EXPERIMENTS,
+    PRESETS,
+    make_central_config,
+    preset,
+    read_central_config,
+)
 from fedpart.central.records import FILES, schema
+from fedpart.central.sweep import Sweep
 from fedpart.records import SCHEMAS
 from fedpart.run_files import read_lines
 
@@ -194,6 +201,14 @@ def test_what_cannot_be_done_is_said_in_a_sentence(sim, home, words, code, says)
     assert says in err
     assert err.startswith("error: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("folder", sorted((SIM.parent / "results/central").glob("*/")))
+def test_committed_results_are_what_the_program_writes(folder):
+    sweep = Sweep.model_validate_json((folder / "sweep.json").read_bytes())
+    assert sweep.experiment == folder.name
+    assert read_central_config(folder).experiment == folder.name
+    assert all(run.kind == "central" for run in sweep.runs)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
