@@ -70,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words and words[0] in commands:
             commands[words[0]](words[1:])
+        elif words and words[0] == "central":
+            importlib.import_module("fedpart.central.command").central(words[1:])
         else:
             _run(words)
     except Ended as ended:
@@ -214,7 +216,7 @@ def _import(backend: "Backend") -> None:
 
 def _prepare(config: Config, data: "FederatedData | None") -> "tuple[FederatedData, Program]":
     """Everything that can be wrong with settings, data and model shows here, before any file."""
-    check_packages(config)
+    check_packages(config.logger)
     from fedpart.data import load_federated
     from fedpart.plan import check_chunks
     from fedpart.program import build_program

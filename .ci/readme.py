@@ -34,6 +34,9 @@ def commands(readme: str | Path, scratch: str) -> list[str]:
         if of_flowers_runtime(command):
             continue
         command = re.sub(r" && pytest$", "", command).replace("runs/", f"{scratch}/")
+        if "sim.py central --experiment" in command:
+            command += " --iterations 30 --eval-every 10 --seeds 1 --train-size 200"
+            command += " --inputs 2,15" if "input-selection" in command else ""
         if re.search(r"python sim\.py +--", command) and "--dry-run" not in command:
             command += " --rounds 3 --eval-size 200 --samples 2"
             if "--out" not in command:

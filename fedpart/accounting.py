@@ -3,7 +3,6 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 from itertools import takewhile
 
 import numpy as np
@@ -23,15 +22,11 @@ from fedpart.records import (
     RunInfo,
     Summary,
 )
+from fedpart.run_files import now
 from fedpart.server import ServerState
 from fedpart.wire import model_bytes
 
 BYTES = tuple(f"{way}_{kind}_bytes" for way in ("upload", "download") for kind in ("model", "wire"))
-
-
-def now() -> str:
-    """UTC, ISO 8601, to the second."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def run_info(config: Config, data: FederatedData, command: Sequence[str]) -> RunInfo:

@@ -2,16 +2,18 @@
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
+
+from pydantic.fields import FieldInfo
 
 from fedpart.config import NOT_RESULTS, Config, keys, load_toml, make_config
 from fedpart.errors import ConfigError
 from fedpart.spelling import kebab, nearest
 
-SUBCOMMANDS = ("compare", "split", "table", "drill")
+SUBCOMMANDS = ("central", "compare", "split", "table", "drill")
 # Heading of ``--help`` -> the first setting under it.
 _GROUPS = {
     "dataset": "data and clients",
@@ -26,6 +28,7 @@ _EPILOG = """other commands:
   sim.py compare DIR [DIR ...] --out curves.png   accuracy against what was sent, for several runs
   sim.py table DIR [DIR ...] [--latex]   mean and standard error over seeds beside the paper's
   sim.py drill                            clients, disks and processes that fail, on this machine
+  sim.py central --experiment NAME   partitioned training in one place: configs/central/NAME.toml
   sim.py split --dataset rotmnist --out split.png   who holds what
 
 exit codes: 0 done, 2 unusable setting, 3 unusable data, 4 run folder, 5 clients failed,
@@ -33,8 +36,11 @@ exit codes: 0 done, 2 unusable setting, 3 unusable data, 4 run folder, 5 clients
 """
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence; the caller chooses the exit code."""
+
     def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print."""
         raise ConfigError(f"{message}; see {self.prog} --help")
 
 
@@ -132,7 +138,7 @@ def parse_compare(argv: Sequence[str]) -> tuple[list[Path], Path, float | None]:
     Raises:
         ConfigError: an unknown flag, no folder, or a target that is no fraction.
     """
-    parser = _Parser(
+    parser = Parser(
         prog="sim.py compare",
         description="Draw validation accuracy against cumulative upload, download and both, with "
         "mean and standard error over seeds; learned hyperparameters; upload by chunk.",
@@ -161,7 +167,7 @@ def parse_table(argv: Sequence[str]) -> tuple[list[Path], bool, Path | None]:
     Raises:
         ConfigError: an unknown flag or no folder.
     """
-    parser = _Parser(
+    parser = Parser(
         prog="sim.py table",
         description="Final validation accuracy, mean and standard error over seeds, laid out as "
         "the paper's table and beside its numbers. Runs that are not finished are named.",
@@ -186,10 +192,10 @@ def parse_drill(argv: Sequence[str]) -> None:
         ConfigError: there are any.
     """
     description = "Break things on purpose and say what became of it, in less than two minutes."
-    _parse(_Parser(prog="sim.py drill", description=description), argv, ("--help",))
+    _parse(Parser(prog="sim.py drill", description=description), argv, ("--help",))
 
 
-def _parse(parser: _Parser, argv: Sequence[str], flags: Sequence[str]) -> argparse.Namespace:
+def _parse(parser: Parser, argv: Sequence[str], flags: Sequence[str]) -> argparse.Namespace:
     known, rest = parser.parse_known_args(list(argv))
     if rest:
         raise ConfigError(f"unknown flag {rest[0]!r}{nearest(rest[0], flags)}")
@@ -206,8 +212,8 @@ def _fraction(text: str) -> float:
     return value
 
 
-def _run_parser() -> _Parser:
-    parser = _Parser(
+def _run_parser() -> Parser:
+    parser = Parser(
         prog="sim.py",
         description="Train over simulated clients; show it; write a run folder.",
         epilog=_EPILOG,
@@ -228,10 +234,26 @@ def _run_parser() -> _Parser:
     parser.add_argument(
         "--dry-run", action="store_true", default=False, help="say what would happen; do nothing"
     )
+    add_settings(parser, Config.model_fields, _GROUPS)
+    return parser
+
+
+def add_settings(
+    parser: argparse.ArgumentParser,
+    fields: Mapping[str, FieldInfo],
+    groups: Mapping[str, str],
+) -> None:
+    """Give a parser one flag for each setting.
+
+    Args:
+        parser: leaves out what is not given, where its ``argument_default`` is ``SUPPRESS``.
+        fields: of the settings' model.
+        groups: heading of ``--help`` by the first setting under it.
+    """
     group: Any = parser
-    for name, field in Config.model_fields.items():
-        if name in _GROUPS:
-            group = parser.add_argument_group(_GROUPS[name])
+    for name, field in fields.items():
+        if name in groups:
+            group = parser.add_argument_group(groups[name])
         text = (field.description or "").replace("%", "%%")
         flag = f"--{field.alias or kebab(name)}"
         if field.annotation is bool:
@@ -245,4 +267,3 @@ def _run_parser() -> _Parser:
         if get_origin(field.annotation) is Literal:
             metavar = "{" + ",".join(get_args(field.annotation)) + "}"
         group.add_argument(flag, dest=name, metavar=metavar, help=text + shown)
-    return parser

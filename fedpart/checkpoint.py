@@ -5,7 +5,7 @@ import errno
 import hashlib
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -79,14 +79,47 @@ def save(path: Path, state: ServerState, extra: dict[str, Any]) -> None:
     Raises:
         OutputError: see ``write_atomic``; the old checkpoint stays whole.
     """
-    buffer = io.BytesIO()
-    torch.save({"state": vars(state), "extra": extra}, buffer)
-    body = buffer.getbuffer()
-    write_atomic(path, _MAGIC, hashlib.sha256(body).hexdigest().encode(), b"\n", body)
+    write_checkpoint(path, {"state": vars(state), "extra": extra})
 
 
 def load(path: Path) -> tuple[ServerState, dict[str, Any]]:
     """Read what ``save`` wrote.
+
+    Raises:
+        OutputError: see ``read_checkpoint``.
+    """
+    loaded = read_checkpoint(path)
+    state = ServerState(**{f.name: loaded["state"][f.name] for f in fields(ServerState)})
+    return state, loaded["extra"]
+
+
+def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
+    """Write tensors, plain numbers, strings, lists and dicts, with a hash of all.
+
+    Raises:
+        OutputError: see ``write_atomic``; the old checkpoint stays whole.
+    """
+    body = _encoded(content)
+    write_atomic(path, _MAGIC, hashlib.sha256(body).hexdigest().encode(), b"\n", body)
+
+
+def write_tensors(path: Path, content: Mapping[str, object]) -> None:
+    """Write what ``torch.load(path, weights_only=True)`` reads.
+
+    Raises:
+        OutputError: see ``write_atomic``.
+    """
+    write_atomic(path, _encoded(content))
+
+
+def _encoded(content: Mapping[str, object]) -> memoryview:
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getbuffer()
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read what ``write_checkpoint`` wrote.
 
     Raises:
         OutputError: no such file, another format, or a hash that does not match.
@@ -98,6 +131,5 @@ def load(path: Path) -> tuple[ServerState, dict[str, Any]]:
     digest, _, body = content.removeprefix(_MAGIC).partition(b"\n")
     if not content.startswith(_MAGIC) or hashlib.sha256(body).hexdigest().encode() != digest:
         raise OutputError(f"checkpoint {path} is damaged or of another version: start the run anew")
-    loaded = torch.load(io.BytesIO(body), weights_only=True)
-    state = ServerState(**{f.name: loaded["state"][f.name] for f in fields(ServerState)})
-    return state, loaded["extra"]
+    loaded: dict[str, Any] = torch.load(io.BytesIO(body), weights_only=True)
+    return loaded

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedpart.augment import augerino_reward
 from fedpart.data import to_float
 from fedpart.layout import insert, subnetwork
-from fedpart.program import Program, global_seed, log_likelihood
+from fedpart.program import Partitioned, Program, global_seed, log_likelihood
 from fedpart.streams import numpy_rng, torch_rng, torch_seed
 
 
@@ -174,7 +174,7 @@ def _received_leaves(program: Program, theta: Tensor, k: int) -> dict[str, Tenso
 
 
 def weight_gradient(
-    program: Program,
+    program: Partitioned,
     leaves: Mapping[str, Tensor],
     hyper: Tensor,
     images: Tensor,
@@ -185,7 +185,7 @@ def weight_gradient(
 
     Args:
         program: shared by all.
-        leaves: the subnetwork's weights, see ``Program.leaves``.
+        leaves: the subnetwork's weights, see ``Partitioned.leaves``.
         hyper: psi, [H], constant here.
         images: the batch, [b, c, h, w].
         labels: [b].
@@ -236,9 +236,38 @@ def hyper_gradient(
     k = program.scoring(task.chunk)
     assert k is not None
     leaves = received_leaves(program, task.theta, k)
+    gradient, loss = psi_gradient(program, leaves, task.hyper, images, labels, rng)
+    if config.method == "augerino":
+        hyper = task.hyper.clone().requires_grad_()
+        reward = augerino_reward(program.hyper.natural_widths(hyper), config.augerino == "safe")
+        gradient -= config.augerino_weight * torch.autograd.grad(reward, hyper)[0]
+    return gradient, -loss, len(labels)
+
+
+def psi_gradient(
+    program: Partitioned,
+    leaves: Mapping[str, Tensor],
+    hyper: Tensor,
+    images: Tensor,
+    labels: Tensor,
+    rng: torch.Generator,
+) -> tuple[Tensor, float]:
+    """Gradient of the mean negative log-likelihood of one batch in psi, weights held fixed.
+
+    Args:
+        program: shared by all.
+        leaves: weights of a subnetwork that has not seen the batch, see ``Partitioned.leaves``.
+        hyper: psi, [H].
+        images: the batch, [b, c, h, w].
+        labels: [b].
+        rng: noise of augmentation and dropout.
+    Returns:
+        [H], and the loss in nats.
+    Source: eq. (final-approximate-objective-learning-speed-marglik).
+    """
     parameters = program.layout.merge({name: leaf.detach() for name, leaf in leaves.items()})
-    hyper = task.hyper.clone().requires_grad_()
-    gradient, loss = torch.zeros_like(task.hyper), 0.0
+    hyper = hyper.clone().requires_grad_()
+    gradient, loss = torch.zeros_like(hyper), 0.0
     for x, y in program.micro_batches(images, labels):
         likelihood, _ = log_likelihood(program, parameters, hyper, x, y, rng)
         part = -likelihood.sum() / len(labels)
@@ -246,7 +275,4 @@ def hyper_gradient(
         if part.requires_grad:
             gradient += torch.autograd.grad(part, hyper)[0]
         loss += float(part.detach())
-    if config.method == "augerino":
-        reward = augerino_reward(program.hyper.natural_widths(hyper), config.augerino == "safe")
-        gradient -= config.augerino_weight * torch.autograd.grad(reward, hyper)[0]
-    return gradient, -loss, len(labels)
+    return gradient, loss

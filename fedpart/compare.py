@@ -21,7 +21,7 @@ from fedpart.curves import (
 )
 from fedpart.errors import OutputError
 from fedpart.plots_curves import draw_groups
-from fedpart.run_files import differences, find_runs, read_config, read_lines
+from fedpart.run_files import differences, find_runs, is_central, read_config, read_lines
 from fedpart.seeds import mean_and_error
 
 # What the data depends on, in the order in which a difference is named.
@@ -86,7 +86,14 @@ def compare(folders: Sequence[Path], out: Path, target: float | None = None) -> 
 def _read(folders: Sequence[Path]) -> tuple[dict[Path, Curve], list[str]]:
     """Curves by run folder; what has not begun is left out, unless it was named itself."""
     named = {folder.resolve() for folder in folders}
-    runs = {run.resolve(): run for folder in folders for run in find_runs(folder)}
+    found = {run.resolve(): run for folder in folders for run in find_runs(folder)}
+    central = [run for run in found.values() if is_central(run)]
+    runs = {place: run for place, run in found.items() if run not in central}
+    if not runs:
+        raise OutputError(
+            f"{central[0]} is a central run, which sent nothing to compare: see its curves.png, or "
+            "sweep.png in the folder of several"
+        )
     fresh = {
         place: run
         for place, run in runs.items()
@@ -95,7 +102,8 @@ def _read(folders: Sequence[Path]) -> tuple[dict[Path, Curve], list[str]]:
     if len(fresh) == len(runs):
         raise OutputError(f"none of {len(runs)} runs has an evaluation yet: let them run longer")
     curves = {run: read_curve(run) for place, run in runs.items() if place not in fresh}
-    return curves, [f"left out: {run} has no evaluation yet" for run in fresh.values()]
+    notes = [f"left out: {run} has no evaluation yet" for run in fresh.values()]
+    return curves, notes + [f"left out: {run} is a central run" for run in central]
 
 
 def _unseen(run: Path) -> bool:

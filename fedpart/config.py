@@ -1,23 +1,22 @@
 """Every setting of a run: one frozen model whose fields are TOML keys and flags alike."""
 
-import hashlib
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from fedpart import checks
 from fedpart.errors import ConfigError
-from fedpart.spelling import kebab, sentence, spelled
+from fedpart.spelling import sentence, spelled
+from fedpart.values import Resolved, by_key
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-MAX_CHUNKS = 255
 # Where a run is written and how it is watched: two runs that differ only here give equal numbers.
 NOT_RESULTS = frozenset(
     {"out", "name", "json_summary", "logger", "checkpoint_every", "data_dir", "round_timeout"}
@@ -25,7 +24,7 @@ NOT_RESULTS = frozenset(
 )
 
 
-class Config(BaseModel):
+class Config(Resolved):
     """Settings of one run, checked and resolved.
 
     Field names are the TOML keys and the flags with ``_`` for ``-``. ``method = "fedavg"`` sets
@@ -33,13 +32,7 @@ class Config(BaseModel):
     the data set where not given.
     """
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        populate_by_name=True,
-        alias_generator=kebab,
-        allow_inf_nan=False,
-    )
+    not_results: ClassVar[frozenset[str]] = NOT_RESULTS
 
     dataset: Literal["mnist", "rotmnist"] = Field(
         "rotmnist", description="digits, upright or each rotated by a fixed angle in U[-180, 180]"
@@ -50,7 +43,7 @@ class Config(BaseModel):
     data_seed: int = Field(
         0, ge=0, description="seed of subset, rotation and split, which all runs share"
     )
-    train_size: int = Field(
+    train_size: Annotated[int, checks.THOUSANDS] = Field(
         1250, ge=1, description="training images over all clients, such as 1250, 5k or 50k"
     )
     clients: int = Field(100, ge=1, description="number of clients")
@@ -77,7 +70,7 @@ class Config(BaseModel):
     )
     model: str = Field("mnist-cnn", description="mnist-cnn, or module:function for your own")
     init: str | None = Field(None, description="model.pt of an earlier run to start from")
-    chunks: tuple[float, ...] = Field(
+    chunks: Annotated[tuple[float, ...], checks.COMMAS, checks.SHARES] = Field(
         (0.7, 0.2, 0.1), description="share of clients, and of weights, in each chunk; sums to 1"
     )
     defaults: Literal["init", "zero"] = Field(
@@ -183,45 +176,12 @@ class Config(BaseModel):
             return self.name
         return f"{self.dataset}-{self.method}-{self.train_size}-seed{self.seed}"
 
-    @classmethod
-    def result_fields(cls) -> list[str]:
-        """Fields that results depend on, in order."""
-        return [name for name in cls.model_fields if name not in NOT_RESULTS]
-
-    def result_values(self) -> dict[str, Any]:
-        """Field name -> JSON value, of the fields that results depend on."""
-        return self.model_dump(mode="json", include=set(self.result_fields()))
-
-    @property
-    def config_hash(self) -> str:
-        """sha256 over ``result_values``, hex."""
-        text = json.dumps(self.result_values(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    def to_toml(self) -> str:
-        """Every value resolved, one a line, as ``load_toml`` reads it; unset ones as comments."""
-        lines = []
-        for key, value in self.model_dump(mode="json", by_alias=True).items():
-            # A JSON string, number, boolean or flat list is spelled the same in TOML.
-            text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-            lines.append(f"# {key} is not set" if value is None else f"{key} = {text}")
-        return "\n".join(lines) + "\n"
-
     @model_validator(mode="before")
     @classmethod
     def _resolve(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        given: dict[str, Any] = {}
-        for name, value in values.items():
-            key = "json" if name == "json_summary" else kebab(str(name))
-            if key in given:
-                raise ValueError(f"{key} is set twice, as {given[key]} and {value}; keep one")
-            if value == "":
-                raise ValueError(f"{key} is empty; give it a value or leave it out")
-            if isinstance(value, bool) and key != "json":
-                raise ValueError(f"{key} is {str(value).lower()}; it must be a number or a text")
-            given[key] = value
+        given = by_key(values)
         if given.get("method") == "fedavg":
             given |= {"chunks": (1.0,), "augmentation": "none", "samples": 1}
         elif given.get("method") == "augerino":
@@ -230,17 +190,6 @@ class Config(BaseModel):
             rotated = str(given.get("dataset", "rotmnist")).startswith("rot")
             given["skew"] = "rotation" if rotated else "label"
         return given
-
-    @field_validator("train_size", mode="before")
-    @classmethod
-    def _thousands(cls, value: object) -> object:
-        if isinstance(value, str) and value.strip().lower().endswith("k"):
-            try:
-                number = float(value.strip()[:-1]) * 1000
-            except ValueError:
-                return value
-            return int(number) if number.is_integer() else value
-        return value
 
     @field_validator("workers", mode="before")
     @classmethod
@@ -270,23 +219,6 @@ class Config(BaseModel):
             not host or "/" in host or not port.isdecimal() or int(port) > 65535
         ):
             raise ValueError(f"is {value!r}; it must be host:port, or auto")
-        return value
-
-    @field_validator("chunks", mode="before")
-    @classmethod
-    def _commas(cls, value: object) -> object:
-        return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-
-    @field_validator("chunks")
-    @classmethod
-    def _tile(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        text = ",".join(f"{share:g}" for share in value)
-        if not 1 <= len(value) <= MAX_CHUNKS:
-            raise ValueError(f"has {len(value)} shares; 1 to {MAX_CHUNKS} are possible")
-        if min(value) <= 0:
-            raise ValueError(f"is {text}; every share must be above 0")
-        if abs(sum(value) - 1) > 1e-6:
-            raise ValueError(f"is {text}, which sums to {sum(value):.6g}; shares must sum to 1")
         return value
 
     @model_validator(mode="after")

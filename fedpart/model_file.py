@@ -1,13 +1,12 @@
 """``model.pt``: the full network as a plain state dict, with psi."""
 
-import io
 import pickle
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from fedpart.checkpoint import write_atomic
+from fedpart.checkpoint import write_tensors
 from fedpart.errors import ConfigError
 from fedpart.program import Program, full_state
 from fedpart.server import ServerState, initial_state
@@ -19,9 +18,7 @@ def write_model(path: Path, program: Program, state: ServerState) -> None:
     Raises:
         OutputError: the place cannot be written.
     """
-    buffer = io.BytesIO()
-    torch.save(full_state(program, state.theta, state.hyper), buffer)
-    write_atomic(path, buffer.getvalue())
+    write_tensors(path, full_state(program, state.theta, state.hyper))
 
 
 def starting_state(program: Program) -> ServerState:

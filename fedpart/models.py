@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -59,6 +60,7 @@ class ConcreteDropout(nn.Module):
     Source: Maddison et al. 2017; Gal et al. 2017 (scaling); Appendix H.
     """
 
+    hyperparameters: ClassVar = {"logit": torch.sigmoid}
     logit: Tensor
 
     def __init__(self, rate: float, channelwise: bool = False) -> None:
@@ -86,15 +88,15 @@ class ConcreteDropout(nn.Module):
 
 @contextmanager
 def noise(module: nn.Module, generator: torch.Generator) -> Iterator[None]:
-    """Let every ``ConcreteDropout`` of ``module`` draw from ``generator``."""
-    dropouts = [m for m in module.modules() if isinstance(m, ConcreteDropout)]
-    for dropout in dropouts:
-        dropout.generator = generator
+    """Lend ``generator`` to all layers of ``module`` that declare hyperparameters."""
+    layers = [m for m in module.modules() if hasattr(m, "hyperparameters")]
+    for layer in layers:
+        layer.generator = generator  # type: ignore[assignment]
     try:
         yield
     finally:
-        for dropout in dropouts:
-            dropout.generator = None
+        for layer in layers:
+            layer.generator = None  # type: ignore[assignment]
 
 
 def swap_dropout(module: nn.Module, rate: float | None) -> list[str]:

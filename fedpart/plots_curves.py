@@ -42,7 +42,7 @@ def draw_groups(groups: Sequence[Group], out: Path, target: float | None = None)
     kinds = hyper_kinds(groups)
     chunked = any(len(group.chunks()) > 1 for group in groups)
     below = len(kinds) + 1 if kinds or chunked else 0
-    figure, axes = _figure(len(DIRECTIONS), 1 + -(-below // _COLUMNS))
+    figure, axes = new_figure(len(DIRECTIONS), 1 + -(-below // _COLUMNS))
     for axis, direction in zip(axes[0], DIRECTIONS, strict=True):
         _accuracy(axis, groups, direction, target)
     axes[0][0].set_ylabel("validation accuracy [%]")
@@ -63,7 +63,7 @@ def draw_groups(groups: Sequence[Group], out: Path, target: float | None = None)
     # Long names need the room of several columns.
     columns = max(1, min(len(names), 140 // max(len(name) + 6 for name in names)))
     figure.legend(handles, names, loc="outside upper center", frameon=False, ncols=columns)
-    _save(figure, out)
+    save_figure(figure, out)
 
 
 def draw_run(folder: Path) -> None:
@@ -86,7 +86,7 @@ def draw_run(folder: Path) -> None:
         for group, title in ((rotation, "rotation, ± [degrees]"), (others, "other hyperparameters"))
         if group
     ]
-    figure, grid = _figure(1 + len(groups), 1)
+    figure, grid = new_figure(1 + len(groups), 1)
     axes = grid[0]
     first, accuracy = axes[0], _percent(curve.accuracy)
     first.plot(curve.rounds, accuracy, color=COLOURS[0], marker=".", linewidth=1, alpha=0.6)
@@ -110,7 +110,7 @@ def draw_run(folder: Path) -> None:
         axis.set_ylabel(title)
         if len(group) > 1:
             axis.legend(frameon=False, fontsize=7, ncols=2)
-    _save(figure, folder / "curves.png")
+    save_figure(figure, folder / "curves.png")
     write_csv(curve, folder / "curves.csv")
 
 
@@ -213,7 +213,12 @@ def _percent(values: Sequence[float]) -> list[float]:
     return [100 * value for value in values]
 
 
-def _figure(columns: int, rows: int) -> tuple[Any, Any]:
+def new_figure(columns: int, rows: int) -> tuple[Any, Any]:
+    """A figure without a window, and its axes, [rows][columns]; the first row is the tallest.
+
+    Raises:
+        ConfigError: no matplotlib.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -231,7 +236,12 @@ def _figure(columns: int, rows: int) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _save(figure: Any, out: Path) -> None:
+def save_figure(figure: Any, out: Path) -> None:
+    """Write a picture.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(out)

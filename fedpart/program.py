@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -97,9 +98,38 @@ class HyperSpec:
         return named | rates
 
 
+class Psi(Protocol):
+    """The hyperparameters psi as one flat vector, [H]: what the likelihood asks of them."""
+
+    @property
+    def augmentation(self) -> Augmentation | None:
+        """Family of affine maps of the inputs, or None."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Number of scalars H; 0 where nothing is learned."""
+        ...
+
+    def split(self, hyper: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Raw augmentation values, and the network's tensors that psi replaces, by name."""
+        ...
+
+
+class LikelihoodSettings(Protocol):
+    """How predictions are made of a network's outputs; see ``Config``."""
+
+    @property
+    def samples(self) -> int: ...  # noqa: D102
+    @property
+    def average(self) -> str: ...  # noqa: D102
+    @property
+    def precision(self) -> str: ...  # noqa: D102
+
+
 @dataclass(frozen=True, eq=False)
-class Program:
-    """One client program and one server program have this in common.
+class Partitioned:
+    """A partitioned network: all that its likelihood and gradients depend on, values apart.
 
     Attributes:
         network: the module; its own parameters are never read, ``theta`` is put in their place.
@@ -107,13 +137,48 @@ class Program:
         initial: parameters at initialisation, [P].
         default: w-hat, [P].
         hyper: what psi is made of.
-        config: every setting.
+        config: samples, kind of average, precision.
     """
 
     network: nn.Module
     layout: Layout
     initial: Tensor
     default: Tensor
+    hyper: Psi
+    config: LikelihoodSettings
+
+    def micro_batches(self, images: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Cut a batch into equal parts that fit the processor's caches, augmented copies counted.
+
+        The size of a part follows from the batch alone, so that the order of sums and with it
+        every bit is the same wherever a client runs.
+        """
+        parts = math.ceil(len(labels) / max(1, MICRO_BATCH // self.config.samples))
+        size = math.ceil(len(labels) / parts)
+        return zip(torch.split(images, size), torch.split(labels, size), strict=True)
+
+    def leaves(self, flat: Tensor) -> dict[str, Tensor]:
+        """``Layout.leaves`` in the type that the network computes in.
+
+        With ``precision = "bf16"`` matrices and kernels are rounded to it; vectors and affine
+        parameters stay float32, as do all sums and the values that are trained.
+        """
+        leaves = self.layout.leaves(flat)
+        if self.config.precision == "fp32":
+            return leaves
+        plain = {e.name for e in self.layout.entries if e.merge == "plain" and len(e.shape) > 1}
+        return {n: t.bfloat16() if n in plain else t for n, t in leaves.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Program(Partitioned):
+    """One client program and one server program have this in common.
+
+    Attributes:
+        hyper: augmentation and dropout logits.
+        config: every setting.
+    """
+
     hyper: HyperSpec
     config: Config
 
@@ -128,16 +193,6 @@ class Program:
         values = self.config.result_values() | {"availability": None}
         digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).digest()
         return int.from_bytes(digest[:8], "big") >> 1
-
-    def micro_batches(self, images: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Cut a batch into equal parts that fit the processor's caches, augmented copies counted.
-
-        The size of a part follows from the batch alone, so that the order of sums and with it
-        every bit is the same wherever a client runs.
-        """
-        parts = math.ceil(len(labels) / max(1, MICRO_BATCH // self.config.samples))
-        size = math.ceil(len(labels) / parts)
-        return zip(torch.split(images, size), torch.split(labels, size), strict=True)
 
     def scoring(self, chunk: int) -> int | None:
         """Subnetwork through which data of ``chunk`` give a gradient of psi; None for no gradient.
@@ -160,18 +215,6 @@ class Program:
         """
         trained = self.layout.num_partitions - chunk
         return self.config.local_epochs * trained + (self.scoring(chunk) is not None)
-
-    def leaves(self, flat: Tensor) -> dict[str, Tensor]:
-        """``Layout.leaves`` in the type that the network computes in.
-
-        With ``precision = "bf16"`` matrices and kernels are rounded to it; vectors and affine
-        parameters stay float32, as do all sums and the values that are trained.
-        """
-        leaves = self.layout.leaves(flat)
-        if self.config.precision == "fp32":
-            return leaves
-        plain = {e.name for e in self.layout.entries if e.merge == "plain" and len(e.shape) > 1}
-        return {n: t.bfloat16() if n in plain else t for n, t in leaves.items()}
 
 
 def build_program(
@@ -241,11 +284,11 @@ def global_seed(seed: int) -> Iterator[None]:
         yield
 
 
-def _parameters(program: Program, flat: Tensor) -> dict[str, Tensor]:
+def _parameters(program: Partitioned, flat: Tensor) -> dict[str, Tensor]:
     return program.layout.merge(program.layout.leaves(flat))
 
 
-def full_state(program: Program, theta: Tensor, hyper: Tensor) -> dict[str, object]:
+def full_state(program: Partitioned, theta: Tensor, hyper: Tensor) -> dict[str, object]:
     """What ``model.pt`` holds: the full network's plain state dict, and psi.
 
     Args:
@@ -260,7 +303,7 @@ def full_state(program: Program, theta: Tensor, hyper: Tensor) -> dict[str, obje
 
 
 def log_likelihood(
-    program: Program,
+    program: Partitioned,
     parameters: Mapping[str, Tensor],
     hyper: Tensor,
     images: Tensor,

@@ -12,7 +12,7 @@ from fedpart import paper
 from fedpart.compare import name_data
 from fedpart.config import Config
 from fedpart.errors import OutputError
-from fedpart.run_files import differences, find_runs, read_config, read_lines
+from fedpart.run_files import differences, find_runs, is_central, read_config, read_lines
 from fedpart.seeds import mean_and_error
 from fedpart.spelling import kebab
 
@@ -22,7 +22,6 @@ class Finished(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    kind: str
     method: str
     dataset: str
     train_size: int
@@ -151,6 +150,8 @@ def _count(n: int, word: str) -> str:
 
 def _read(folder: Path) -> Run | str:
     """A finished run, or why there is none."""
+    if is_central(folder):
+        return "a central run, not a federated one"
     try:
         config = read_config(folder)
     except OutputError:
@@ -164,8 +165,6 @@ def _read(folder: Path) -> Run | str:
         summary = Finished.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return "its summary.json is damaged or of another version"
-    if summary.kind != "federated":
-        return f"a {summary.kind} run, not a federated one"
     lines = _lines(folder / "evaluations.jsonl")
     return Run(folder, summary, config, lines[-1].get("num_images") if lines else None)
 

@@ -1,14 +1,16 @@
 """Making and reading run folders, without anything heavy."""
 
+import contextlib
 import errno
 import json
 import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fedpart.config import Config, load_toml, make_config
 from fedpart.errors import ConfigError, OutputError
@@ -20,6 +22,11 @@ if sys.platform != "win32":
 _PROBE = ".writable"
 # What a process that was killed before config.toml was there may leave behind.
 _LEFTOVERS = frozenset({_PROBE, "config.toml.tmp"})
+
+
+def now() -> str:
+    """UTC, ISO 8601, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def check_free(path: Path) -> None:
@@ -40,7 +47,18 @@ def check_free(path: Path) -> None:
         raise OutputError(f"cannot write to {path}: {error.strerror or error}") from None
 
 
-def choose_folder(config: Config) -> Path:
+class Named(Protocol):
+    """Settings that say where a run goes."""
+
+    @property
+    def out(self) -> str | None: ...  # noqa: D102
+    @property
+    def name(self) -> str | None: ...  # noqa: D102
+    @property
+    def run_name(self) -> str: ...  # noqa: D102
+
+
+def choose_folder(config: Named) -> Path:
     """``out``, or a folder under ``runs/``: ``<name>``, or ``<name>-2`` and so on if that is taken.
 
     Only a name that nobody chose gives way; a chosen one that is taken is refused elsewhere.
@@ -55,15 +73,15 @@ def choose_folder(config: Config) -> Path:
     return path
 
 
-def check_packages(config: Config) -> None:
-    """Whether all that writes a run folder is installed.
+def check_packages(logger: str) -> None:
+    """Whether all that writes a run folder is installed, with this ``logger``.
 
     Raises:
         ConfigError: matplotlib is not, or tensorboard where it is asked for.
     """
     if find_spec("matplotlib") is None:
         raise ConfigError("matplotlib is not installed; pip install 'fedpart[sim]' brings it")
-    if config.logger == "tensorboard" and find_spec("tensorboard") is None:
+    if logger == "tensorboard" and find_spec("tensorboard") is None:
         raise ConfigError(
             "logger is 'tensorboard', which is not installed; pip install 'fedpart[tensorboard]'"
         )
@@ -99,6 +117,15 @@ def read_config(path: Path) -> Config:
         return make_config(load_toml(path / "config.toml"))
     except ConfigError as error:
         raise OutputError(f"{path} cannot be read: {error}") from None
+
+
+def is_central(path: Path) -> bool:
+    """Whether a run folder is one of ``sim.py central``, as far as its files tell."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return bool(json.loads((path / "summary.json").read_bytes())["kind"] == "central")
+    with contextlib.suppress(ConfigError):
+        return "experiment" in load_toml(path / "config.toml")
+    return False
 
 
 def ended_well(path: Path) -> bool:

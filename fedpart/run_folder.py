@@ -13,7 +13,6 @@ from fedpart import checkpoint, machine
 from fedpart.accounting import (
     BYTES,
     empty_streak,
-    now,
     out_of_sample,
     round_record,
     run_info,
@@ -31,7 +30,7 @@ from fedpart.model_file import starting_state, write_model
 from fedpart.origin import Origin, origin_of
 from fedpart.program import Program
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo, Summary
-from fedpart.run_files import check_free, ended_well, lock_run, new_folder, read_lines
+from fedpart.run_files import check_free, ended_well, lock_run, new_folder, now, read_lines
 from fedpart.server import ServerState
 
 # A round that has ended, and the evaluations that have come in: of this round or before it.

@@ -79,7 +79,7 @@ def main(grid: Grid, context: Context) -> None:
     """
     prepare_process()
     config = settings(context.run_config)
-    check_packages(config)
+    check_packages(config.logger)
     check_chunks(config)
     data = load_federated(config)
     height, width = data.images.shape[2:]

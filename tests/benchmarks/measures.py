@@ -15,6 +15,7 @@ from fedpart.runtime import prepare_process
 from fedpart.server import assign_chunks, initial_state, sample_clients, server_update
 from fedpart.wire import encode, reply_arrays, reply_fields, validate
 from tests.benchmarks.bare import BareLoop
+from tests.benchmarks.central import cost
 from tests.benchmarks.growth import grow
 from tests.benchmarks.peer import (
     Answer,
@@ -39,6 +40,9 @@ def measure(function: Callable[[bool], Record]) -> Callable[[bool], Record]:
     """Put a measurement on the list under its own name."""
     MEASURES[function.__name__.replace("_", "-")] = function
     return function
+
+
+measure(cost)
 
 
 def _compare(answers: dict[str, list[Answer]], base: str) -> Record:

@@ -1,0 +1,86 @@
+"""The command line of ``sim.py central``: one flag for each setting."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedpart.arguments import Parser, add_settings
+from fedpart.central.config import CentralConfig, make_central_config, preset
+from fedpart.config import load_toml
+from fedpart.errors import ConfigError
+from fedpart.spelling import kebab, nearest, spelled
+
+# Where a run is, and how it is watched, may change when it is taken up.
+CHANGEABLE = frozenset({"json_summary", "logger", "checkpoint_every"})
+_GROUPS = {
+    "chunks": "method",
+    "iterations": "training",
+    "experiment": "experiment",
+    "eval_every": "running and watching",
+}
+
+
+@dataclass(frozen=True)
+class CentralRequest:
+    """What the user asked for.
+
+    Attributes:
+        values: settings by TOML key, from the preset or file and the flags; flags win.
+        resume: folder of a run, or of several, to take up; or None.
+    """
+
+    values: dict[str, object]
+    resume: Path | None
+
+    def config(self) -> CentralConfig:
+        """The settings, checked.
+
+        Raises:
+            ConfigError: an unknown key or a bad value.
+        """
+        return make_central_config(self.values)
+
+
+def parse_central(argv: Sequence[str]) -> CentralRequest:
+    """Read the command line of ``sim.py central``.
+
+    Raises:
+        ConfigError: an unknown flag, a missing value, or a settings file that cannot be read.
+    """
+    parser = Parser(
+        prog="sim.py central",
+        description="Train a partitioned network in one place; write a run folder.",
+        epilog="--experiment NAME alone takes configs/central/NAME.toml; other flags override it.",
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    parser.add_argument(
+        "--config", default=None, metavar="FILE", help="TOML file of settings, not the preset"
+    )
+    parser.add_argument(
+        "--resume", default=None, metavar="DIR", help="take up an interrupted run, or several"
+    )
+    add_settings(parser, CentralConfig.model_fields, _GROUPS)
+    known, rest = parser.parse_known_args(list(argv))
+    if rest:
+        flags = [*spelled(CentralConfig.model_fields), "config", "resume", "help"]
+        hint = nearest(rest[0].split("=")[0], [f"--{flag}" for flag in flags])
+        raise ConfigError(f"unknown flag {rest[0]!r}{hint or '; see sim.py central --help'}")
+    given = dict(vars(known))
+    config, resume = given.pop("config"), given.pop("resume")
+    flags_given = {("json" if n == "json_summary" else kebab(n)): v for n, v in given.items()}
+    if resume is None:
+        base = load_toml(config) if config is not None else _preset(given)
+        return CentralRequest(base | flags_given, None)
+    bound = [kebab(name) for name in given if name not in CHANGEABLE]
+    if config is not None or bound:
+        extra = "config" if config is not None else bound[0]
+        raise ConfigError(f"--resume goes on with the run's own settings; leave --{extra} out")
+    return CentralRequest(flags_given, Path(resume))
+
+
+def _preset(given: dict[str, object]) -> dict[str, object]:
+    if "experiment" not in given:
+        raise ConfigError("give --experiment NAME, --config FILE or --resume DIR")
+    return preset(str(given["experiment"]))

@@ -1,0 +1,103 @@
+"""A data set in chunks, and the batches that are drawn from them with replacement."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset, default_collate
+
+from fedpart.errors import DataError
+from fedpart.layout import largest_remainder
+from fedpart.streams import numpy_rng
+
+
+class Chunks:
+    """Examples in an order in which chunk ``c`` is a run of positions.
+
+    Attributes:
+        bounds: chunk ``c`` has positions ``bounds[c]`` to ``bounds[c + 1]``, [C + 1].
+    """
+
+    def __init__(self, dataset: Dataset[Any], shares: Sequence[float], seed: int) -> None:
+        """Split at random into exact shares.
+
+        Args:
+            dataset: of pairs (input tensor, label); anything with a length and items.
+            shares: of each chunk, [C].
+            seed: of the run; decides which example goes where.
+        Raises:
+            DataError: a chunk that would be empty.
+        """
+        total = len(dataset)  # type: ignore[arg-type]
+        counts = largest_remainder(total, shares)
+        if min(counts) == 0:
+            raise DataError(
+                f"chunk {counts.index(0)} of {len(counts)} would be empty with {total} examples: "
+                "use more data, or fewer or larger chunks"
+            )
+        self.bounds = [0, *np.cumsum(counts).tolist()]
+        self._order = numpy_rng(seed, "data-chunks").permutation(total)
+        self._dataset = dataset
+        self._tensors: tuple[Tensor, Tensor] | None = None
+        if type(dataset) is TensorDataset:
+            # Sorted once, which makes a batch one look-up.
+            order = torch.from_numpy(self._order)
+            inputs, labels = dataset.tensors
+            self._tensors = inputs[order], labels[order].long()
+
+    def __len__(self) -> int:
+        """Number of examples, N."""
+        return int(self.bounds[-1])
+
+    def take(self, positions: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Inputs [b, ...] and labels [b] int64 at these positions."""
+        if self._tensors is not None:
+            index = torch.from_numpy(positions)
+            return self._tensors[0][index], self._tensors[1][index]
+        inputs, labels = default_collate([self._dataset[int(i)] for i in self._order[positions]])
+        return inputs, torch.as_tensor(labels).long()
+
+    def seen_by(self, k: int) -> int:
+        """Number of examples in the chunks ``< k``, on which subnetwork ``k`` is trained."""
+        return int(self.bounds[k])
+
+    def positions(self, chunk: int) -> range:
+        """Where one chunk lies."""
+        return range(self.bounds[chunk], self.bounds[chunk + 1])
+
+
+def draw_weights_batch(
+    rng: np.random.Generator, chunks: Chunks, shares: Sequence[float], size: int
+) -> tuple[int, np.ndarray]:
+    """A partition to train, and a batch of the data it may see.
+
+    Returns:
+        partition j ~ Cat(u), and ``size`` positions drawn uniformly, with replacement, from the
+        chunks ``<= j``.
+    Source: Appendix "Partitioned parameter update scheduling", steps 1 and 2.
+    """
+    partition = _categorical(rng, shares)
+    return partition, rng.integers(0, chunks.seen_by(partition + 1), size)
+
+
+def draw_hyper_batch(
+    rng: np.random.Generator, chunks: Chunks, shares: Sequence[float], size: int
+) -> tuple[int, np.ndarray]:
+    """A chunk to score, and a batch of it.
+
+    Returns:
+        chunk c ~ Cat(u_1/Z .. u_{C-1}/Z) without chunk 0, and ``size`` positions drawn uniformly,
+        with replacement, from chunk c alone; subnetwork ``c`` scores them.
+    Source: Appendix "Gradient optimization of hyperparameters".
+    """
+    chunk = 1 + _categorical(rng, shares[1:])
+    at = chunks.positions(chunk)
+    return chunk, rng.integers(at.start, at.stop, size)
+
+
+def _categorical(rng: np.random.Generator, shares: Sequence[float]) -> int:
+    # rng.choice with probabilities takes ten times as long.
+    edges = np.cumsum(shares)
+    return int(np.searchsorted(edges, rng.random() * edges[-1], side="right"))

@@ -1,0 +1,165 @@
+"""``sim.py central``: one run or several, what a user sees of them, and how they end."""
+
+import contextlib
+import json
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedpart.central.arguments import parse_central
+from fedpart.central.config import CentralConfig, make_central_config, read_central_config
+from fedpart.central.records import CentralEvaluation, CentralSummary
+from fedpart.errors import FedpartError, OutputError
+from fedpart.interrupts import INTERRUPTS
+from fedpart.progress import duration, table
+from fedpart.run_files import check_free, check_packages, choose_folder
+
+# Seconds between two lines of one run.
+_LINE_EVERY = 10.0
+
+
+def central(argv: Sequence[str]) -> None:
+    """Run ``sim.py central``.
+
+    Raises:
+        FedpartError: see ``fedpart.errors``; a run that had begun can be resumed.
+    """
+    request = parse_central(argv)
+    if request.resume is None:
+        config = request.config()
+        check_packages(config.logger)
+        out = choose_folder(config)
+        check_free(out)
+    else:
+        out = request.resume
+        values = read_central_config(out).model_dump(by_alias=True) | request.values
+        config = make_central_config(values)
+        check_packages(config.logger)
+    config = config.model_copy(update={"out": str(out)})
+    command = ["sim.py", "central", *argv]
+    # After all that a user may have mistyped: these take seconds.
+    from fedpart.runtime import prepare_process
+
+    prepare_process()
+    if config.several:
+        _several(out, config, command, resume=request.resume is not None)
+    else:
+        _end(_one(out, config, command, request.resume is not None, out), config, out)
+
+
+def _several(out: Path, config: CentralConfig, command: list[str], resume: bool) -> None:
+    from fedpart.central.sweep import new_parent, single_runs, summary_of, verdict, write_sweep
+
+    if not resume:
+        new_parent(out, config)
+    summaries: list[CentralSummary] = []
+    for folder, one in single_runs(out, config):
+        summary = summary_of(folder) if (folder / "config.toml").is_file() else None
+        if summary is None:
+            begun = (folder / "config.toml").is_file()
+            summary = _one(folder, one, command, begun, out)
+        summaries.append(summary)
+        with INTERRUPTS.held():
+            write_sweep(out, config, summaries)
+    if not config.json_summary:
+        sys.stdout.write("\n".join([*verdict(summaries), f"{out / 'sweep.json'}, sweep.png\n"]))
+
+
+def _one(
+    folder: Path, config: CentralConfig, command: list[str], resume: bool, top: Path
+) -> CentralSummary:
+    """One run, from its start or from where it stopped.
+
+    Args:
+        folder: its own.
+        config: its settings.
+        command: what the user typed.
+        resume: whether it has begun already.
+        top: what the user goes on with after an interruption.
+    """
+    from fedpart.central.run_folder import CentralRun
+
+    show = _Lines(config)
+    with INTERRUPTS.working():
+        run = CentralRun(folder, config, show.evaluation)
+        try:
+            with INTERRUPTS.held():
+                if resume:
+                    run.resume()
+                else:
+                    run.create(command)
+            for text in run.warnings:
+                sys.stderr.write(f"warning: {text}\n")
+            run.run()
+            with INTERRUPTS.held():
+                return run.finish()
+        except BaseException as error:
+            with INTERRUPTS.ending():
+                code = error.exit_code if isinstance(error, FedpartError) else 1
+                if isinstance(error, KeyboardInterrupt) or not isinstance(error, Exception):
+                    code = 128 + (INTERRUPTS.seen or 2)
+                # A full disk, say: the first error is the one to show.
+                with contextlib.suppress(OutputError):
+                    done = run.close(_reason(error), code)
+                    if done is not None:
+                        again = f"python sim.py central --resume {shlex.quote(str(top))}"
+                        sys.stderr.write(f"stopped after iteration {done:,}; go on with: {again}\n")
+            raise
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, FedpartError):
+        return str(error)
+    if isinstance(error, Exception):
+        return f"{type(error).__name__}: {error}"
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "terminated"
+
+
+class _Lines:
+    """A line at the start of a run, and one every ten seconds."""
+
+    def __init__(self, config: CentralConfig) -> None:
+        self._config, self._last = config, float("-inf")
+        if not config.json_summary:
+            chunks = config.num_partitions
+            words = f"{chunks} chunks" if chunks > 1 else "one chunk"
+            kept = f", K = {config.inputs[0]}" if config.experiment == "input-selection" else ""
+            sys.stdout.write(
+                f"{config.experiment}{kept}, seed {config.seed}: {config.train_size:,} examples in "
+                f"{words}, up to {config.iterations:,} iterations\n"
+            )
+            sys.stdout.flush()
+
+    def evaluation(self, record: CentralEvaluation) -> None:
+        INTERRUPTS.check()
+        now = time.monotonic()
+        if self._config.json_summary or now - self._last < _LINE_EVERY:
+            return
+        self._last = now
+        name = "L_ML" if self._config.method == "partitioned" else "Laplace"
+        l_ml = "" if record.l_ml is None else f"{name} {record.l_ml:.4f}, "
+        sys.stdout.write(
+            f"  {record.iteration:>7,}  {l_ml}test {100 * record.test_accuracy:.1f} %, "
+            f"{duration(record.seconds)}\n"
+        )
+        sys.stdout.flush()
+
+
+def _end(summary: CentralSummary, config: CentralConfig, out: Path) -> None:
+    from fedpart.central.sweep import verdict
+
+    if config.json_summary:
+        sys.stdout.write(json.dumps(summary.model_dump(mode="json")) + "\n")
+        return
+    rows = [
+        ("iterations", f"{summary.iterations:,}, of which number {summary.iteration:,} counts"),
+        ("L_ML", "none, with one chunk" if summary.l_ml is None else f"{summary.l_ml:.4f} nats"),
+        ("test accuracy", f"{100 * summary.test_accuracy:.2f} %"),
+        ("test log-likelihood", f"{summary.test_log_likelihood:.4f} nats"),
+        ("took", duration(summary.seconds)),
+        ("folder", str(out)),
+    ]
+    lines = verdict([summary]) if summary.inputs is None else []
+    sys.stdout.write("\n".join([table(rows), *lines]) + "\n")

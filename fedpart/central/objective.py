@@ -1,0 +1,96 @@
+"""What a training has come to: the objective L_ML over all its data, and accuracy."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpart.central.training import Training
+from fedpart.program import log_likelihood
+from fedpart.streams import torch_rng
+
+_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean log-likelihood, nats an example, and accuracy, a fraction."""
+
+    log_likelihood: float
+    accuracy: float
+
+
+def out_of_sample(training: Training) -> list[float]:
+    """Mean log-likelihood of each chunk but the first, by the subnetwork that has not seen it.
+
+    Noise is drawn as in training, since the objective is an expectation over it.
+
+    Returns:
+        [C - 1], nats an example: entry ``c - 1`` is chunk ``c`` by subnetwork ``c``.
+    Source: eq. (final-approximate-objective-learning-speed-marglik).
+    """
+    chunks = training.chunks
+    return [
+        score(
+            training,
+            k=chunk,
+            positions=np.array(chunks.positions(chunk)),
+            rng=torch_rng(training.settings.seed, "l-ml", training.state.iteration, chunk),
+        ).log_likelihood
+        for chunk in range(1, training.settings.num_partitions)
+    ]
+
+
+def l_ml(training: Training) -> float:
+    """The objective for psi, as a mean over all examples but those of chunk 0.
+
+    Returns:
+        nats an example: L_ML divided by N - |D_0|.
+    Source: eq. (final-approximate-objective-learning-speed-marglik).
+    """
+    return weighted(training, out_of_sample(training))
+
+
+def weighted(training: Training, by_chunk: list[float]) -> float:
+    """Mean over examples of what ``out_of_sample`` gives by chunk."""
+    sizes = [len(training.chunks.positions(c)) for c in range(1, len(by_chunk) + 1)]
+    return sum(n * value for n, value in zip(sizes, by_chunk, strict=True)) / sum(sizes)
+
+
+def score(
+    training: Training, k: int, positions: np.ndarray, rng: torch.Generator | None = None
+) -> Score:
+    """Score training examples by subnetwork ``k``; with ``rng``, noise is drawn as in training."""
+    return score_tensors(training, k, *training.chunks.take(positions), rng=rng)
+
+
+def score_tensors(
+    training: Training,
+    k: int,
+    inputs: Tensor,
+    labels: Tensor,
+    rng: torch.Generator | None = None,
+) -> Score:
+    """Score examples by subnetwork ``k``.
+
+    Args:
+        training: weights and psi.
+        k: 0..C; C is the full network.
+        inputs: [n, ...].
+        labels: [n] int64.
+        rng: noise as in training; else dropout is off and masks are at their mean.
+    """
+    program = training.program
+    parameters = program.layout.merge(program.leaves(training.weights(k)))
+    noise = torch_rng(training.settings.seed, "score", k) if rng is None else rng
+    likelihood = correct = 0.0
+    size = max(1, _BATCH // training.settings.samples)
+    with torch.no_grad():
+        for x, y in zip(torch.split(inputs, size), torch.split(labels, size), strict=True):
+            values, predicted = log_likelihood(
+                *(program, parameters, training.state.hyper, x, y, noise), training=rng is not None
+            )
+            likelihood += float(values.double().sum())
+            correct += float((predicted.argmax(-1) == y).sum())
+    return Score(likelihood / len(labels), correct / len(labels))

@@ -1,0 +1,314 @@
+"""A central run's folder: settings, records, checkpoints, picture; and when a run ends early."""
+
+import hashlib
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ValidationError
+from torch.utils.data import TensorDataset
+
+from fedpart import machine
+from fedpart.central.config import CentralConfig
+from fedpart.central.objective import out_of_sample, score_tensors, weighted
+from fedpart.central.records import CentralEvaluation, CentralSummary
+from fedpart.central.toys import TASKS, Task
+from fedpart.central.training import Training, TrainingState
+from fedpart.checkpoint import (
+    read_checkpoint,
+    sync,
+    write_atomic,
+    write_checkpoint,
+    write_tensors,
+    writing,
+)
+from fedpart.errors import OutputError
+from fedpart.origin import Origin
+from fedpart.records import RunInfo
+from fedpart.run_files import ended_well, lock_run, new_folder, now, read_lines
+from fedpart.spelling import kebab
+
+OnEvaluation = Callable[[CentralEvaluation], None]
+
+
+class CentralRun:
+    """One training and its folder.
+
+    Attributes:
+        path: the folder.
+        config: every setting.
+        training: what is trained.
+        evaluations: every evaluation so far.
+        warnings: what a resume has found and the user should know, one sentence each.
+    """
+
+    def __init__(self, path: Path, config: CentralConfig, on_evaluation: OnEvaluation) -> None:
+        """Build the experiment; call ``create`` or ``resume`` next.
+
+        Raises:
+            DataError: a chunk without an example.
+        """
+        self.path, self.config, self.on_evaluation = path, config, on_evaluation
+        self.task = TASKS[config.experiment](config)
+        self.training = Training(self.task.model, TensorDataset(*self.task.train), config)
+        self.evaluations: list[CentralEvaluation] = []
+        self.warnings: list[str] = []
+        # The last state that is wholly recorded, and the one with the highest L_ML.
+        self._state = self._best = self.training.state
+        self._saved = -1
+        self._seconds, self._peak_rss = 0.0, 0
+        self._clock = time.perf_counter()
+        self._info: RunInfo | None = None
+        self._lock: int | None = None
+        self._events: Any = None
+
+    def create(self, command: Sequence[str]) -> None:
+        """Make the folder and start the records of a new run.
+
+        Args:
+            command: what the user typed.
+        Raises:
+            OutputError: see ``run_files.new_folder``.
+        """
+        new_folder(self.path)
+        write_atomic(self.path / "config.toml", self.config.to_toml().encode())
+        self._lock = lock_run(self.path)
+        self._begin(command)
+
+    def _begin(self, command: Sequence[str]) -> None:
+        self._info = RunInfo(
+            name=self.config.run_name,
+            command=list(command),
+            versions=machine.versions(),
+            commit=machine.commit(),
+            hardware=machine.hardware(),
+            seed=self.config.seed,
+            data_source=self.task.source,
+            data_hash=data_hash(self.task),
+            started=now(),
+            ended=None,
+            resumed_from=[],
+            exit=None,
+            exit_code=None,
+        )
+        self._write("run.json", self._info)
+        write_atomic(self.path / "evaluations.jsonl", b"")
+        # Last: where there is a checkpoint, all else is there too.
+        self._save()
+        self._open_events()
+
+    def resume(self) -> None:
+        """Take an interrupted run up: records are cut back to the last checkpoint.
+
+        Raises:
+            OutputError: damaged records, a finished run, one that another process works on, or
+                other data or settings than the run began with; nothing has been changed then.
+        """
+        self._lock = lock_run(self.path)
+        if not (self.path / "checkpoint.pt").exists():
+            self._begin(["sim.py", "central", "--resume", str(self.path)])
+            return
+        saved = read_checkpoint(self.path / "checkpoint.pt")
+        if "best" not in saved:
+            raise OutputError(f"{self.path}/checkpoint.pt is not of a central run")
+        began = Origin(**saved["origin"])
+        began.refuse_other(self.path, self._origin())
+        self.warnings = began.warnings(self._origin())
+        if ended_well(self.path):
+            raise OutputError(f"{self.path} is finished: see its summary.json, or start a new run")
+        self.training.load_state_dict(saved["training"])
+        self._state, self._best = self.training.state, TrainingState(**saved["best"])
+        done = self._state.iteration
+        expected = math.ceil(done / self.config.eval_every)
+        if done < self.config.iterations:
+            expected = done // self.config.eval_every
+        try:
+            lines = read_lines(self.path / "evaluations.jsonl", expected)
+            self.evaluations = [CentralEvaluation(**line) for line in lines]
+            info = RunInfo.model_validate_json((self.path / "run.json").read_bytes())
+        except (OSError, ValidationError, TypeError):
+            raise OutputError(
+                f"evaluations.jsonl or run.json in {self.path} is damaged: put it back from a "
+                "copy, or start the run anew"
+            ) from None
+        if len(self.evaluations) != expected:
+            raise OutputError(
+                f"{self.path} lacks evaluations up to iteration {done}: start the run anew"
+            )
+        text = "".join(record.model_dump_json() + "\n" for record in self.evaluations)
+        write_atomic(self.path / "evaluations.jsonl", text.encode())
+        self._seconds, self._peak_rss = saved["seconds"], saved["peak_rss_bytes"]
+        self._saved = done
+        update = {"resumed_from": [*info.resumed_from, done], "ended": None}
+        self._info = info.model_copy(update=update | {"exit": None, "exit_code": None})
+        self._write("run.json", self._info)
+        self._open_events()
+
+    def run(self) -> None:
+        """Train to the end, or until patience is over."""
+        self._clock = time.perf_counter()
+        if not self._patience_over():
+            self.training.run(callbacks=[self._observe])
+
+    def _observe(self, training: Training) -> None:
+        done = training.state.iteration
+        due = done % self.config.eval_every == 0 or done == self.config.iterations
+        if due:
+            evaluation = self._evaluate()
+            path = self.path / "evaluations.jsonl"
+            with writing(path), path.open("a", encoding="utf-8") as file:
+                file.write(evaluation.model_dump_json() + "\n")
+            self.evaluations.append(evaluation)
+            if self._counts is evaluation:
+                self._best = training.state
+        self._state = training.state
+        if done % self.config.checkpoint_every == 0:
+            self._save()
+        if due:
+            if self._events is not None:
+                self._events.log(evaluation)
+            self.on_evaluation(evaluation)
+            if self._patience_over():
+                raise StopIteration
+
+    @property
+    def _counts(self) -> CentralEvaluation:
+        """The evaluation that the run is judged by: with patience the best, else the last."""
+        if not self.config.patience:
+            return self.evaluations[-1]
+        return max(self.evaluations, key=lambda e: -math.inf if e.l_ml is None else e.l_ml)
+
+    def _patience_over(self) -> bool:
+        if not self.config.patience or not self.evaluations:
+            return False
+        since = len(self.evaluations) - 1 - self.evaluations.index(self._counts)
+        return since >= self.config.patience
+
+    def _evaluate(self) -> CentralEvaluation:
+        training, full = self.training, self.config.num_partitions
+        loss = training.take_loss()
+        by_chunk = out_of_sample(training)
+        train = score_tensors(training, full, *self.task.train)
+        test = score_tensors(training, full, *self.task.test)
+        l_ml = weighted(training, by_chunk) if by_chunk else None
+        if self.config.method == "laplace":
+            from fedpart.central.laplace import log_marginal_likelihood
+
+            l_ml = log_marginal_likelihood(training, *self.task.train)
+        self._tick()
+        return CentralEvaluation(
+            iteration=training.state.iteration,
+            train_loss=loss,
+            l_ml=l_ml,
+            l_ml_by_chunk=by_chunk,
+            train_accuracy=train.accuracy,
+            train_log_likelihood=train.log_likelihood,
+            test_accuracy=test.accuracy,
+            test_log_likelihood=test.log_likelihood,
+            hyper=training.psi.raw(training.state.hyper),
+            hyper_readable=training.hyper,
+            seconds=self._seconds,
+        )
+
+    def finish(self) -> CentralSummary:
+        """``model.pt`` and numbers of the evaluation that counts, ``curves.png``."""
+        counts, config = self._counts, self.config
+        self.training.state = self._best
+        write_tensors(self.path / "model.pt", self.training.trained())
+        self._save()
+        shared = CentralSummary.model_fields.keys() & CentralEvaluation.model_fields.keys()
+        summary = CentralSummary(
+            **{name: getattr(counts, name) for name in shared - {"seconds"}},
+            kind="central",
+            method=config.method,
+            experiment=config.experiment,
+            inputs=config.inputs[0] if config.experiment == "input-selection" else None,
+            train_size=config.train_size,
+            test_size=config.test_size,
+            seed=config.seed,
+            data_seed=config.data_seed,
+            config_hash=config.config_hash,
+            data_hash=data_hash(self.task),
+            iterations=self._state.iteration,
+            seconds=self._seconds,
+            seconds_per_iteration=self._seconds / self._state.iteration,
+            peak_rss_bytes=self._peak_rss,
+        )
+        self._write("summary.json", summary)
+        from fedpart.central.plots import draw_run
+
+        draw_run(self.evaluations, self.path / "curves.png")
+        self.close("ok", 0)
+        return summary
+
+    def close(self, reason: str, exit_code: int) -> int | None:
+        """Say in ``run.json`` how the run ended; keep what is complete for a resume.
+
+        Returns:
+            iterations that a resume would not repeat, or None where nothing was begun.
+        """
+        if self._events is not None:
+            self._events.close()
+        try:
+            if self._info is None:
+                return None
+            if self._saved != self._state.iteration:
+                self._save()
+            update = {"ended": now(), "exit": reason, "exit_code": exit_code}
+            self._write("run.json", self._info.model_copy(update=update))
+            return self._state.iteration
+        finally:
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
+
+    def _open_events(self) -> None:
+        if self.config.logger == "tensorboard":
+            from fedpart.central.events import TensorBoardEvents
+
+            self._events = TensorBoardEvents(self.path, self._state.iteration)
+
+    def _tick(self) -> None:
+        elapsed = time.perf_counter()
+        self._seconds += elapsed - self._clock
+        self._clock = elapsed
+
+    def _save(self) -> None:
+        self._tick()
+        self._peak_rss = max(self._peak_rss, machine.peak_rss())
+        with writing(self.path / "evaluations.jsonl"):
+            sync(self.path / "evaluations.jsonl")
+        content = {
+            "origin": vars(self._origin()),
+            "training": {**self.training.state_dict(), "state": vars(self._state)},
+            "best": vars(self._best),
+            "seconds": self._seconds,
+            "peak_rss_bytes": self._peak_rss,
+        }
+        write_checkpoint(self.path / "checkpoint.pt", content)
+        self._saved = self._state.iteration
+
+    def _origin(self) -> Origin:
+        values = self.config.result_values()
+        return Origin(
+            settings={kebab(name): value for name, value in values.items()},
+            config_hash=self.config.config_hash,
+            data={"the hash of the examples": data_hash(self.task)},
+            source=self.task.source,
+            versions=machine.versions(),
+        )
+
+    def _write(self, name: str, record: BaseModel) -> None:
+        write_atomic(self.path / name, (record.model_dump_json(indent=2) + "\n").encode())
+
+
+def data_hash(task: Task) -> str:
+    """sha256 over all examples, hex."""
+    digest = hashlib.sha256()
+    for tensor in (*task.train, *task.test):
+        digest.update(tensor.to(torch.float64).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,309 @@
+"""Partitioned training in one place: an update of one partition, then one of psi, and so on."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from fedpart.augment import Augmentation
+from fedpart.central.chunks import Chunks, draw_hyper_batch, draw_weights_batch
+from fedpart.central.hyper import DeclaredPsi
+from fedpart.central.optimisers import (
+    Adam,
+    Moments,
+    build_optimiser,
+    decay_factor,
+    decay_of,
+    learning_rate,
+)
+from fedpart.central.settings import Settings
+from fedpart.checkpoint import read_checkpoint, write_checkpoint
+from fedpart.client import psi_gradient, weight_gradient
+from fedpart.errors import ConfigError, OutputError
+from fedpart.layout import Layout, insert, subnetwork
+from fedpart.models import refuse_running_statistics, swap_dropout
+from fedpart.program import Partitioned, full_state
+from fedpart.streams import numpy_rng, torch_rng, torch_seed
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """All that changes from iteration to iteration, replaced as a whole by each.
+
+    Attributes:
+        iteration: updates that are done.
+        theta: every parameter, [P] float32.
+        moments: of each partition's optimiser, in wire order.
+        steps: steps that each partition has taken, [C].
+        hyper: psi, [H] float32.
+        hyper_moments: of its Adam.
+        hyper_steps: its steps.
+        loss: sum of the training losses since ``Training.take_loss``, nats an example.
+        loss_steps: how many they are.
+    """
+
+    iteration: int
+    theta: Tensor
+    moments: tuple[Moments, ...]
+    steps: tuple[int, ...]
+    hyper: Tensor
+    hyper_moments: Moments
+    hyper_steps: int
+    loss: float = 0.0
+    loss_steps: int = 0
+
+
+class Training:
+    """Learns weights and hyperparameters of a PyTorch model in one run, without a validation set.
+
+    Weights of partition ``j`` see the chunks ``<= j`` only, through the subnetwork that ends with
+    it; psi sees each chunk ``c >= 1`` through subnetwork ``c``, which has never seen that chunk.
+    Every batch and all noise follow from the seed and the number of the iteration.
+
+    Attributes:
+        settings: what it goes by.
+        program: the partitioned network, a copy of the model that was given.
+        chunks: the data.
+        state: values, moments, counters; whatever interrupts an iteration leaves it whole.
+    Source: Appendix "Partitioned training".
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        dataset: Dataset[Any],
+        settings: Settings | None = None,
+        augmentation: Augmentation | None = None,
+    ) -> None:
+        """Partition ``model`` and split ``dataset``.
+
+        Args:
+            model: gives logits [n, classes]; taken as it is, but for ``nn.Dropout``, whose rate
+                becomes a hyperparameter. Its current values are where training starts.
+            dataset: pairs (input tensor, label).
+            settings: see there.
+            augmentation: family of affine maps of images [c, h, w] in [0, 1], widths learned.
+        Raises:
+            ConfigError: a model that cannot be partitioned.
+            DataError: a chunk without an example.
+        """
+        self.settings = settings = Settings() if settings is None else settings
+        network = copy.deepcopy(model)
+        refuse_running_statistics(network)
+        swap_dropout(network, None)
+        layout = Layout.build(network, settings.chunks, numpy_rng(settings.seed, "assignment"))
+        initial = layout.spread(dict(network.named_parameters()))
+        default = layout.defaults(initial, settings.defaults == "zero")
+        self.psi = DeclaredPsi.of(network, augmentation)
+        self.program = Partitioned(network, layout, initial, default, self.psi, settings)
+        self.chunks = Chunks(dataset, settings.chunks, settings.seed)
+        self._optimiser, self._hyper_optimiser = build_optimiser(settings), Adam(settings.adam_eps)
+        total, parts = len(self.chunks), range(layout.num_partitions)
+        decay = [
+            settings.weight_decay * decay_factor(settings, self.chunks.seen_by(j + 1), total)
+            for j in parts
+        ]
+        self._decay = [decay_of(layout, j, decay[j]) for j in parts]
+        theta, hyper = initial.clone(), self.psi.initial()
+        self.state = TrainingState(
+            iteration=0,
+            theta=theta,
+            moments=tuple(self._optimiser.start(layout.take(theta, j)) for j in parts),
+            steps=(0,) * len(parts),
+            hyper=hyper,
+            hyper_moments=self._hyper_optimiser.start(hyper),
+            hyper_steps=0,
+        )
+
+    @property
+    def hyper(self) -> dict[str, float]:
+        """Psi in plain units."""
+        return self.psi.readable(self.state.hyper)
+
+    @property
+    def learns_hyper(self) -> bool:
+        """Whether there is any psi, and a chunk that scores it."""
+        return self.psi.size > 0 and self.settings.num_partitions > 1
+
+    def run(
+        self,
+        iterations: int | None = None,
+        callbacks: Sequence[Callable[["Training"], object]] = (),
+    ) -> None:
+        """Go on for so many iterations, or up to ``settings.iterations``.
+
+        Args:
+            iterations: how many more.
+            callbacks: called in turn after each of them; one that raises ``StopIteration`` ends
+                the training there.
+        """
+        left = self.settings.iterations - self.state.iteration
+        # Layers of the user's may draw from torch's own generator; its state is put back after.
+        with torch.random.fork_rng(devices=[]):
+            for _ in range(left if iterations is None else iterations):
+                self.step()
+                try:
+                    for callback in callbacks:
+                        callback(self)
+                except StopIteration:
+                    return
+
+    def step(self) -> None:
+        """One iteration: an update of one partition, and one of psi where there is any."""
+        state, settings = self.state, self.settings
+        key = (settings.seed, "central", state.iteration)
+        torch.default_generator.manual_seed(torch_seed(*key))
+        draws = numpy_rng(*key, 0)
+        partition, batch = draw_weights_batch(
+            draws, self.chunks, settings.chunks, settings.batch_size
+        )
+        state = self.update_weights(
+            state, partition, *self.chunks.take(batch), rng=torch_rng(*key, 1)
+        )
+        if self.learns_hyper:
+            chunk, batch = draw_hyper_batch(
+                draws, self.chunks, settings.chunks, settings.batch_size
+            )
+            state = self.update_hyper(
+                state, chunk, *self.chunks.take(batch), rng=torch_rng(*key, 2)
+            )
+        self.state = replace(state, iteration=state.iteration + 1)
+
+    def update_weights(
+        self,
+        state: TrainingState,
+        partition: int,
+        inputs: Tensor,
+        labels: Tensor,
+        rng: torch.Generator,
+    ) -> TrainingState:
+        """One step on one partition, all else held fixed.
+
+        Args:
+            state: before the step; not changed.
+            partition: j, trained through subnetwork j + 1.
+            inputs: the batch, [b, ...], of chunks ``<= j``.
+            labels: [b].
+            rng: noise of augmentation, dropout and masks.
+        Source: eq. (nn_param_opt_target); Appendix "Partitioned parameter update scheduling".
+        """
+        layout = self.program.layout
+        leaves = self.program.leaves(self._weights(state, partition + 1))
+        gradient, loss = weight_gradient(self.program, leaves, state.hyper, inputs, labels, rng)
+        steps, moments = list(state.steps), list(state.moments)
+        steps[partition] += 1
+        values, moments[partition] = self._optimiser.step(
+            layout.take(state.theta, partition),
+            layout.take(gradient, partition),
+            moments[partition],
+            count=steps[partition],
+            lr=learning_rate(self.settings, state.iteration),
+            decay=self._decay[partition],
+        )
+        return replace(
+            state,
+            theta=insert(state.theta, layout.index(partition), values),
+            moments=tuple(moments),
+            steps=tuple(steps),
+            loss=state.loss + loss,
+            loss_steps=state.loss_steps + 1,
+        )
+
+    def update_hyper(
+        self,
+        state: TrainingState,
+        chunk: int,
+        inputs: Tensor,
+        labels: Tensor,
+        rng: torch.Generator,
+    ) -> TrainingState:
+        """One step of Adam on psi, all weights held fixed.
+
+        Args:
+            state: before the step; not changed.
+            chunk: c >= 1, which subnetwork c scores.
+            inputs: the batch, [b, ...], of that chunk.
+            labels: [b].
+            rng: noise of augmentation, dropout and masks.
+        Source: eq. (final-approximate-objective-learning-speed-marglik).
+        """
+        leaves = self.program.leaves(self._weights(state, chunk))
+        gradient, _ = psi_gradient(self.program, leaves, state.hyper, inputs, labels, rng)
+        hyper, moments = self._hyper_optimiser.step(
+            state.hyper,
+            gradient,
+            state.hyper_moments,
+            count=state.hyper_steps + 1,
+            lr=self.settings.hyper_lr,
+            decay=0.0,
+        )
+        return replace(state, hyper=hyper, hyper_moments=moments, hyper_steps=state.hyper_steps + 1)
+
+    def _weights(self, state: TrainingState, k: int) -> Tensor:
+        return subnetwork(state.theta, self.program.default, self.program.layout.ids, k)
+
+    def weights(self, k: int) -> Tensor:
+        """Weights of subnetwork ``k``, [P]; ``k`` = C is the full network."""
+        return self._weights(self.state, k)
+
+    def take_loss(self) -> float:
+        """Mean training loss since the last call, nats an example."""
+        mean = self.state.loss / max(1, self.state.loss_steps)
+        self.state = replace(self.state, loss=0.0, loss_steps=0)
+        return mean
+
+    def trained(self) -> dict[str, Any]:
+        """The full network's plain state dict, and psi: ``{"model": ..., "hyper": [H]}``."""
+        return full_state(self.program, self.state.theta, self.state.hyper)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that an exact resume needs, as tensors, numbers, lists and dicts."""
+        return {"settings": self.settings.result_values(), "state": vars(self.state)}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Go on from what ``state_dict`` has given.
+
+        Raises:
+            ConfigError: other settings, or another model.
+        """
+        settings = self.settings.result_values()
+        for name, value in settings.items():
+            if saved["settings"].get(name) != value:
+                raise ConfigError(
+                    f"{name} was {saved['settings'].get(name)} and is {value} now: a training goes "
+                    "on with the settings it began with"
+                )
+        values = dict(saved["state"])
+        for name in ("theta", "hyper"):
+            ours = getattr(self.state, name)
+            if values[name].shape != ours.shape:
+                raise ConfigError(
+                    f"{name} has {values[name].numel()} values, and this model {ours.numel()}: go "
+                    "on with the model that the training began with"
+                )
+        self.state = TrainingState(**values)
+
+    def save(self, path: str | Path) -> None:
+        """Write a checkpoint, whole or not at all.
+
+        Raises:
+            OutputError: the place cannot be written.
+        """
+        write_checkpoint(Path(path), self.state_dict())
+
+    def resume(self, path: str | Path) -> None:
+        """Go on from a checkpoint, bit for bit as if there had been no break.
+
+        Raises:
+            OutputError: no such file, a damaged one, or one of another program.
+            ConfigError: other settings, or another model.
+        """
+        saved = read_checkpoint(Path(path))
+        if "settings" not in saved:
+            raise OutputError(f"checkpoint {path} is not one of fedpart.central")
+        self.load_state_dict(saved)

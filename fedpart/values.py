@@ -1,0 +1,67 @@
+"""What the settings of all programs have in common: spelling, TOML and a hash."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from fedpart.spelling import kebab
+
+
+class Resolved(BaseModel):
+    """Settings, checked and resolved; names are the TOML keys and flags with ``_`` for ``-``."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        populate_by_name=True,
+        alias_generator=kebab,
+        allow_inf_nan=False,
+    )
+    # Two runs that differ only in these give equal numbers.
+    not_results: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def result_fields(cls) -> list[str]:
+        """Fields that results depend on, in order."""
+        return [name for name in cls.model_fields if name not in cls.not_results]
+
+    def result_values(self) -> dict[str, Any]:
+        """Field name -> JSON value, of the fields that results depend on."""
+        return self.model_dump(mode="json", include=set(self.result_fields()))
+
+    @property
+    def config_hash(self) -> str:
+        """sha256 over ``result_values``, hex."""
+        text = json.dumps(self.result_values(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def to_toml(self) -> str:
+        """Every value resolved, one a line, as ``load_toml`` reads it; unset ones as comments."""
+        lines = []
+        for key, value in self.model_dump(mode="json", by_alias=True).items():
+            # A JSON string, number, boolean or flat list is spelled the same in TOML.
+            text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            lines.append(f"# {key} is not set" if value is None else f"{key} = {text}")
+        return "\n".join(lines) + "\n"
+
+
+def by_key(values: Mapping[Any, Any]) -> dict[str, Any]:
+    """The values by TOML key, however the keys are spelled.
+
+    Raises:
+        ValueError: a key that is given twice, an empty value, or a truth value where none can be.
+    """
+    given: dict[str, Any] = {}
+    for name, value in values.items():
+        key = "json" if name == "json_summary" else kebab(str(name))
+        if key in given:
+            raise ValueError(f"{key} is set twice, as {given[key]} and {value}; keep one")
+        if value == "":
+            raise ValueError(f"{key} is empty; give it a value or leave it out")
+        if isinstance(value, bool) and key != "json":
+            raise ValueError(f"{key} is {str(value).lower()}; it must be a number or a text")
+        given[key] = value
+    return given

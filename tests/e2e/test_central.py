@@ -1,0 +1,242 @@
+"""``sim.py central`` as users type it: run folders, several runs, resume, what is refused."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import torch
+from command_line import SIM
+
+from fedpart.central.config import (
+    EXPERIMENTS,
+    PRESETS,
+    make_central_config,
+    preset,
+    read_central_config,
+)
+from fedpart.central.records import FILES, schema
+from fedpart.central.sweep import Sweep
+from fedpart.records import SCHEMAS
+from fedpart.run_files import read_lines
+
+SMALL = (
+    *("--train-size", "200", "--test-size", "50", "--batch-size", "16", "--iterations", "40"),
+    *("--eval-every", "10", "--seeds", "1"),
+)
+MASK = ("central", "--experiment", "mask-learning", *SMALL, "--hyper-lr", "0.05")
+
+
+def without_seconds(folder):
+    """What two equal runs must agree on."""
+    lines = read_lines(folder / "evaluations.jsonl")
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+
+def test_a_run_leaves_a_whole_folder_that_obeys_its_schemas(sim, home):
+    code, out, err = sim(*MASK, "--out", "run", "--logger", "tensorboard")
+    assert (code, err) == (0, "")
+    assert "inputs right" in out
+    run = home / "run"
+    events = [p.name for p in run.iterdir() if p.name.startswith("events.")]
+    assert {p.name for p in run.iterdir()} - set(events) == {
+        *("config.toml", "run.json", "evaluations.jsonl", "summary.json", "curves.png"),
+        *("model.pt", "checkpoint.pt"),
+    }
+    assert len(events) == 1
+    lines = read_lines(run / "evaluations.jsonl")
+    assert [line["iteration"] for line in lines] == [10, 20, 30, 40]
+    for line in lines:
+        jsonschema.validate(line, json.loads(schema("central-evaluations")))
+    summary = json.loads((run / "summary.json").read_text())
+    jsonschema.validate(summary, json.loads(schema("central-summary")))
+    assert summary["kind"] == "central"
+    assert summary["l_ml"] == lines[-1]["l_ml"]
+    assert len(summary["hyper_readable"]) == 30
+    info = json.loads((run / "run.json").read_text())
+    jsonschema.validate(info, json.loads((SCHEMAS / "run.schema.json").read_text()))
+    assert info["exit"] == "ok"
+    model = torch.load(run / "model.pt", weights_only=True)
+    assert sum(t.numel() for t in model["model"].values()) == 74_242
+    assert model["hyper"].shape == (30,)
+
+
+@pytest.mark.parametrize("name", list(FILES))
+def test_committed_schemas_are_those_of_the_models(name):
+    """Write them anew by ``python -m fedpart.central.records``."""
+    assert (SCHEMAS / f"{name}.schema.json").read_text(encoding="utf-8") == schema(name)
+
+
+def test_stopped_and_resumed_is_as_without_a_break(sim, home):
+    """Ctrl-C some way in; the resumed run ends with the same records, weights and psi."""
+    sim(*MASK, "--out", "whole")
+    started = subprocess.Popen(
+        [sys.executable, "-u", str(SIM), *MASK, "--iterations", "4000", "--out", "cut"],
+        cwd=home,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(SIM.parent)},
+    )
+    assert started.stdout is not None
+    for line in started.stdout:
+        if re.match(r" +10 ", line):
+            started.send_signal(signal.SIGINT)
+            break
+    _, err = started.communicate(timeout=120)
+    assert started.returncode == 130
+    assert re.search(r"stopped after iteration \d+; go on with: .*central --resume cut", err)
+    assert json.loads((home / "cut/run.json").read_text())["exit"] == "interrupted"
+    assert not (home / "cut/summary.json").exists()
+    # The same run, but for its length: to the bit what one of 40 iterations is, up to there.
+    done = without_seconds(home / "cut")
+    assert (
+        done[: len(without_seconds(home / "whole"))] == without_seconds(home / "whole")[: len(done)]
+    )
+
+
+def test_a_killed_run_ends_as_if_nothing_had_happened(sim, home):
+    """A copy of the folder as it was after 20 iterations, resumed, beside the whole run."""
+    from fedpart.central.run_folder import CentralRun
+
+    sim(*MASK, "--out", "whole", "--checkpoint-every", "20")
+
+    class Killed(BaseException):
+        pass
+
+    def kill(record):
+        if record.iteration == 30:
+            raise Killed
+
+    flags = dict(zip((flag[2:] for flag in MASK[1::2]), MASK[2::2], strict=True))
+    values = preset("mask-learning") | flags
+    config = make_central_config(values | {"checkpoint-every": 20, "out": str(home / "cut")})
+    run = CentralRun(home / "cut", config, kill)
+    run.create(["test"])
+    with pytest.raises(Killed):
+        run.run()
+    os.close(run._lock)
+    # Nothing was closed: evaluation 30 is on record, the checkpoint is of 20.
+    assert len(read_lines(home / "cut/evaluations.jsonl")) == 3
+    code, _, err = sim("central", "--resume", "cut")
+    assert (code, err) == (0, "")
+    assert without_seconds(home / "cut") == without_seconds(home / "whole")
+    models = [torch.load(home / name / "model.pt", weights_only=True) for name in ("cut", "whole")]
+    assert torch.equal(models[0]["hyper"], models[1]["hyper"])
+    for name, value in models[0]["model"].items():
+        assert torch.equal(value, models[1]["model"][name])
+    assert json.loads((home / "cut/run.json").read_text())["resumed_from"] == [20]
+    code, _, err = sim("central", "--resume", "cut")
+    assert code == 4
+    assert "is finished" in err
+
+
+def test_several_inputs_and_seeds_make_a_folder_of_runs(sim, home):
+    words = ("central", "--experiment", "input-selection", *SMALL, "--chunks", "0.5,0.5")
+    code, out, _ = sim(*words, "--inputs", "2,15", "--seeds", "2", "--out", "runs/all")
+    assert code == 0
+    assert out.count("L_ML highest at K = ") == 2
+    top = home / "runs/all"
+    sweep = json.loads((top / "sweep.json").read_text())
+    assert [(r["seed"], r["inputs"]) for r in sweep["runs"]] == [(0, 2), (0, 15), (1, 2), (1, 15)]
+    assert (top / "sweep.png").stat().st_size > 10_000
+    # One run is taken away; only that one runs again.
+    before = (top / "inputs-2/seed-1/evaluations.jsonl").stat().st_mtime_ns
+    shutil.rmtree(top / "inputs-15/seed-1")
+    code, out, _ = sim("central", "--resume", "runs/all")
+    assert code == 0
+    assert out.count("examples in") == 1
+    assert (top / "inputs-2/seed-1/evaluations.jsonl").stat().st_mtime_ns == before
+    again = json.loads((top / "sweep.json").read_text())
+    assert [r["l_ml"] for r in again["runs"]] == [r["l_ml"] for r in sweep["runs"]]
+
+
+def test_patience_ends_a_run_and_its_best_evaluation_counts(sim, home):
+    words = ("central", "--experiment", "input-selection", *SMALL, "--inputs", "20")
+    code, _, _ = sim(*words, "--iterations", "2000", "--patience", "2", "--out", "run")
+    assert code == 0
+    summary = json.loads((home / "run/summary.json").read_text())
+    values = [line["l_ml"] for line in read_lines(home / "run/evaluations.jsonl")]
+    assert summary["iterations"] < 2000
+    assert summary["l_ml"] == max(values) == values[-3]
+    assert summary["iteration"] == summary["iterations"] - 20
+
+
+def test_runs_of_one_place_are_named_and_left_out_of_tables_and_curves(sim, home):
+    sim(*MASK, "--out", "run")
+    code, _, err = sim("table", "run")
+    assert code == 4
+    assert "run: a central run, not a federated one" in err
+    code, _, err = sim("compare", "run", "--out", "c.png")
+    assert code == 4
+    assert "run is a central run, which sent nothing to compare" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("--experiment", "mask-lerning"), 2, "did you mean 'mask-learning'?"),
+        (("--experiment", "mask-learning", "--seed", "x"), 2, "seed is 'x'"),
+        (("--experiment", "mask-learning", "--chunk", "1"), 2, "did you mean '--chunks'?"),
+        (("--experiment", "mask-learning", "--inputs", "1-3"), 2, "leave it out"),
+        (("--experiment", "input-selection", "--inputs", "0-3"), 2, "each must be 1 to 30"),
+        (("--experiment", "input-selection", "--inputs", "a"), 2, "inputs is 'a'"),
+        (("--experiment", "input-selection", "--chunks", "1"), 2, "patience needs L_ML"),
+        (("--experiment", "mask-learning", "--train-size", "3"), 3, "would be empty"),
+        (("--seed", "1"), 2, "give --experiment NAME"),
+        (("--resume", "none"), 4, "holds no config.toml"),
+        (("--resume", "none", "--lr", "1"), 2, "leave --lr out"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(sim, home, words, code, says):
+    place = () if "--resume" in words else ("--out", "run")
+    found, _, err = sim("central", *words, *place)
+    assert found == code
+    assert says in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("folder", sorted((SIM.parent / "results/central").glob("*/")))
+def test_committed_results_are_what_the_program_writes(folder):
+    sweep = Sweep.model_validate_json((folder / "sweep.json").read_bytes())
+    assert sweep.experiment == folder.name
+    assert read_central_config(folder).experiment == folder.name
+    assert all(run.kind == "central" for run in sweep.runs)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_each_experiment_has_a_preset_with_its_claim(name):
+    config = make_central_config(preset(name))
+    assert config.experiment == name
+    text = (PRESETS / f"{name}.toml").read_text()
+    for word in ("# Claim:", "# Time:", "# Hardware:"):
+        assert word in text
+
+
+def test_the_library_example_of_the_readme_runs(tmp_path):
+    """As printed: from a user's model and data set to what it has learned."""
+    readme = (SIM.parent / "README.md").read_text()
+    (code,) = (
+        block
+        for block in re.findall(r"^```python\n(.*?)^```", readme, flags=re.M | re.S)
+        if "fedpart.central" in block
+    )
+    path = Path(tmp_path / "example.py")
+    path.write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(SIM.parent)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "0.logit_1" in done.stdout
