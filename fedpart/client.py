@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from fedpart.augment import augerino_reward
-from fedpart.data import to_float
 from fedpart.layout import insert, subnetwork
 from fedpart.program import Program, global_seed, log_likelihood
 from fedpart.streams import numpy_rng, torch_rng, torch_seed
@@ -88,7 +87,7 @@ def client_update(
     started = time.perf_counter()
     if len(labels) == 0:
         raise ValueError(f"client {task.client_id} has no images")
-    x, y = to_float(images), torch.from_numpy(np.ascontiguousarray(labels))
+    x, y = program.to_float(images), torch.from_numpy(np.ascontiguousarray(labels))
     key = (task.server_round, task.client_id)
     with global_seed(torch_seed(program.config.seed, "client", *key)):
         gradient, likelihood, examples = None, None, 0

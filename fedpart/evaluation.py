@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpart.data import FederatedData, to_float
+from fedpart.data import FederatedData
 from fedpart.layout import subnetwork
 from fedpart.program import MICRO_BATCH, Program, global_seed, log_likelihood
 from fedpart.records import EvaluationRecord, SubnetworkRecord
@@ -63,7 +63,7 @@ def evaluate(
         flat = subnetwork(theta, program.default, program.layout.ids, k)
         parameters = program.layout.merge(program.leaves(flat))
         for start in range(0, len(labels), micro):
-            x = to_float(images[start : start + micro])
+            x = program.to_float(images[start : start + micro])
             y = torch.from_numpy(np.array(labels[start : start + micro], np.int64))
             likelihood, predicted = log_likelihood(
                 program, parameters, hyper, x, y, rng, training=False

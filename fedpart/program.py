@@ -4,8 +4,9 @@ import math
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from fedpart.augment import (
     warp,
 )
 from fedpart.config import Config
+from fedpart.data import FederatedData, to_float
 from fedpart.errors import ConfigError, cause
 from fedpart.layout import Layout
 from fedpart.models import build_model, noise, swap_dropout
@@ -105,6 +107,8 @@ class Program:
         default: w-hat, [P].
         hyper: what psi is made of.
         config: every setting.
+        mean: of each channel, taken off images in [0, 1]; empty for nothing.
+        std: of each channel, divided by; empty for nothing.
     """
 
     network: nn.Module
@@ -113,6 +117,12 @@ class Program:
     default: Tensor
     hyper: HyperSpec
     config: Config
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    def to_float(self, images: np.ndarray) -> Tensor:
+        """Images as the network wants them, [n, c, h, w] float32 from uint8."""
+        return to_float(images, self.mean, self.std)
 
     def micro_batches(self, images: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Cut a batch into equal parts that fit the processor's caches, augmented copies counted.
@@ -159,6 +169,16 @@ class Program:
         return {n: t.bfloat16() if n in plain else t for n, t in leaves.items()}
 
 
+def program_for(config: Config, data: FederatedData) -> Program:
+    """``build_program`` for a data set: its classes, shape and normalisation.
+
+    Raises:
+        ConfigError: see ``build_program``.
+    """
+    program = build_program(config, data.num_classes, data.in_channels, data.image_shape)
+    return replace(program, mean=data.mean, std=data.std)
+
+
 def build_program(
     config: Config, num_classes: int, in_channels: int, image_shape: tuple[int, int] = (28, 28)
 ) -> Program:
@@ -176,7 +196,7 @@ def build_program(
         ConfigError: a model that cannot be built, partitioned, or applied to such images.
     """
     with global_seed(torch_seed(config.seed, "init")):
-        network = build_model(config.model, num_classes, in_channels)
+        network = build_model(config.model, num_classes, in_channels, image_shape)
     dropout = swap_dropout(network, config.dropout)
     layout = Layout.build(network, config.chunks, numpy_rng(config.seed, "assignment"))
     initial = layout.spread(dict(network.named_parameters()))
