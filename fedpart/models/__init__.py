@@ -2,8 +2,9 @@
 
 from fedpart.models.build import MODELS, build_model, refuse_running_statistics
 from fedpart.models.digits import MnistCNN
-from fedpart.models.dropout import CONCRETE_TEMPERATURE, ConcreteDropout, noise, swap_dropout
+from fedpart.models.dropout import CONCRETE_TEMPERATURE, ConcreteDropout, swap_dropout
 from fedpart.models.fixup import FixupResNet
+from fedpart.models.hyper import OwnHyper, noise, own_hyperparameters
 from fedpart.models.mlp import MLP
 from fedpart.models.resnet9 import ResNet9, ResNet9Narrow
 from fedpart.models.wide import WideResNet
@@ -15,11 +16,13 @@ __all__ = [
     "ConcreteDropout",
     "FixupResNet",
     "MnistCNN",
+    "OwnHyper",
     "ResNet9",
     "ResNet9Narrow",
     "WideResNet",
     "build_model",
     "noise",
+    "own_hyperparameters",
     "refuse_running_statistics",
     "swap_dropout",
 ]

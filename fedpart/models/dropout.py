@@ -1,8 +1,7 @@
 """Concrete dropout, and how a network's own dropout layers become it."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +22,7 @@ class ConcreteDropout(nn.Module):
     Source: Maddison et al. 2017; Gal et al. 2017 (scaling); Appendix H.
     """
 
+    hyperparameters: ClassVar = {"logit": torch.sigmoid}
     logit: Tensor
 
     def __init__(self, rate: float, channelwise: bool = False) -> None:
@@ -46,19 +46,6 @@ class ConcreteDropout(nn.Module):
         keep = torch.sigmoid(noise - self.logit / CONCRETE_TEMPERATURE)
         # 1 / (1 - p) = 1 + exp(l)
         return x * (keep * (1 + self.logit.exp())).to(x.dtype)
-
-
-@contextmanager
-def noise(module: nn.Module, generator: torch.Generator) -> Iterator[None]:
-    """Let every ``ConcreteDropout`` of ``module`` draw from ``generator``."""
-    dropouts = [m for m in module.modules() if isinstance(m, ConcreteDropout)]
-    for dropout in dropouts:
-        dropout.generator = generator
-    try:
-        yield
-    finally:
-        for dropout in dropouts:
-            dropout.generator = None
 
 
 def swap_dropout(module: nn.Module, rate: float | None) -> list[str]:
