@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedpart.errors import ConfigError
-from fedpart.plugins import call_own
+from fedpart.plugins import call_own, users_code
 
 NAMES = ("rotation", "translate_x", "translate_y", "scale_x", "scale_y", "shear")
 # From half-turns to radians; the other widths are in natural units.
@@ -253,15 +253,19 @@ class Generators(_Affine):
         return Symmetric(self.start, self.transform).readable(raw)
 
 
-def build_augmentation(name: str, start: float, transform: str) -> Augmentation | None:
+def build_augmentation(
+    name: str, start: float, transform: str, shape: tuple[int, int, int] = (1, 28, 28)
+) -> Augmentation | None:
     """The family called ``name``; None for ``none``.
 
     Args:
         name: of the setting, or ``module:Class`` of the user's own, called with ``start``.
         start: width at the start.
         transform: see ``Symmetric``.
+        shape: (channels, height, width) of the images, on which the user's own is tried out.
     Raises:
-        ConfigError: the user's class cannot be imported or made, or lacks what a family offers.
+        ConfigError: the user's class cannot be imported or made, lacks what a family offers, or
+            fails.
     """
     if name == "none":
         return None
@@ -272,13 +276,19 @@ def build_augmentation(name: str, start: float, transform: str) -> Augmentation 
     if name == "generators":
         return Generators(start, transform)
     own: Any = call_own("augmentation", name, start=start)
-    offered = ("names", "noise_size", "initial", "apply", "readable")
-    if missing := [part for part in offered if not hasattr(own, part)]:
-        raise ConfigError(f"augmentation {name!r} lacks {', '.join(missing)}")
-    if tuple(own.initial().shape) != (len(own.names),):
+    with users_code("augmentation", name):
+        raw, blank = own.initial(), torch.zeros(2, *shape)
+        changed = own.apply(blank, raw, torch.zeros(2, own.noise_size))
+        count, _ = len(own.names), own.readable(raw)
+    if tuple(raw.shape) != (count,) or raw.dtype != torch.float32:
         raise ConfigError(
-            f"augmentation {name!r} has {len(own.names)} names, but initial() is of shape "
-            f"{tuple(own.initial().shape)}"
+            f"augmentation {name!r} has {count} names and initial values of shape "
+            f"{tuple(raw.shape)} and type {raw.dtype}; there must be one float32 for each name"
+        )
+    if changed.shape != blank.shape:
+        raise ConfigError(
+            f"augmentation {name!r} makes images of shape {tuple(changed.shape)} out of "
+            f"{tuple(blank.shape)}; the shape must stay"
         )
     found: Augmentation = own
     return found

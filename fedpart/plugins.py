@@ -3,16 +3,34 @@
 import importlib
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedpart.errors import ConfigError, cause
+
+
+@contextmanager
+def users_code(kind: str, spec: str) -> Iterator[None]:
+    """Whatever is raised inside is the user's to read, on one line.
+
+    Args:
+        kind: the setting.
+        spec: its value.
+    Raises:
+        ConfigError: in place of any exception.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise ConfigError(f"{kind} {spec!r}: {cause(traceback.format_exc())}") from error
 
 
 def call_own(kind: str, spec: str, **arguments: object) -> object:
     """Import ``module:attribute`` and call it; the working directory is searched too.
 
     Args:
-        kind: the setting, for the message.
+        kind: the setting.
         spec: its value.
         arguments: by name.
     Returns:
@@ -24,7 +42,5 @@ def call_own(kind: str, spec: str, **arguments: object) -> object:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
-    try:
+    with users_code(kind, spec):
         return getattr(importlib.import_module(module), attribute)(**arguments)
-    except Exception as error:  # whatever the user's code raises is the user's to read
-        raise ConfigError(f"{kind} {spec!r}: {cause(traceback.format_exc())}") from error

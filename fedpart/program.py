@@ -214,7 +214,10 @@ def build_program(
         dropout, own = [], []
     buffers = dict(network.named_buffers())
     hyper = HyperSpec(
-        build_augmentation(config.augmentation, config.width_start, config.width_transform),
+        build_augmentation(
+            *(config.augmentation, config.width_start, config.width_transform),
+            shape=(in_channels, *image_shape),
+        ),
         tuple(dropout),
         tuple(float(buffers[name]) for name in dropout),
         tuple(own),
@@ -277,8 +280,9 @@ def full_state(program: Program, theta: Tensor, hyper: Tensor) -> dict[str, obje
     Returns:
         ``{"model": state dict, "hyper": [H]}``, loadable with ``weights_only=True``.
     """
-    own = {name: b.clone() for name, b in program.network.state_dict().items()}
-    return {"model": own | _parameters(program, theta), "hyper": hyper.clone()}
+    state = {name: b.clone() for name, b in program.network.state_dict().items()}
+    held = {n: v.clone() for n, v in program.hyper.split(hyper)[1].items() if n in state}
+    return {"model": state | held | _parameters(program, theta), "hyper": hyper.clone()}
 
 
 def log_likelihood(
