@@ -219,14 +219,14 @@ def _prepare(config: Config, data: "FederatedData | None") -> "tuple[FederatedDa
     check_packages(config.logger)
     from fedpart.data import load_federated
     from fedpart.plan import check_chunks
-    from fedpart.program import build_program
+    from fedpart.program import program_for
     from fedpart.runtime import prepare_process
 
     prepare_process()
     check_chunks(config)
     if data is None:
         data = load_federated(config)
-    return data, build_program(config, data.num_classes, data.in_channels)
+    return data, program_for(config, data)
 
 
 def _train(

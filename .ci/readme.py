@@ -1,9 +1,10 @@
 """Print the README's commands as a script that CI can run.
 
-Every line of every ``bash`` block is a command of CI, as typed there, with four changes: training
-runs are cut to a few rounds, their folders go to a scratch directory, and the last step of
-``.ci/run`` has the test command and, in ``tests/parity/test_flower_runtime.py``, which starts and
-stops processes with care, those of Flower's runtime.
+Every line of every ``bash`` block is a command of CI, as typed there, with five changes: training
+runs are cut to a few rounds, those on CIFAR10 to a tiny folder of noise, their folders go to a
+scratch directory, and the last step of ``.ci/run`` has the test command and, in
+``tests/parity/test_flower_runtime.py``, which starts and stops processes with care, those of
+Flower's runtime. Every ``python`` block that begins with the name of a file becomes that file.
 """
 
 import re
@@ -22,6 +23,14 @@ def typed(readme: str | Path) -> list[str]:
     return lines
 
 
+def modules(readme: str | Path) -> dict[str, str]:
+    """File name -> content of all ``python`` blocks whose first line names a file."""
+    blocks = re.findall(
+        r"^```python\n(# (\w+\.py)\n.*?)^```", Path(readme).read_text(), re.M | re.S
+    )
+    return {name: content for content, name in blocks}
+
+
 def of_flowers_runtime(command: str) -> bool:
     """Whether a test runs this command."""
     return re.search(r"FLWR_|^flwr |flower-", command) is not None
@@ -29,7 +38,10 @@ def of_flowers_runtime(command: str) -> bool:
 
 def commands(readme: str | Path, scratch: str) -> list[str]:
     """What CI runs of them, shortened."""
-    lines = []
+    own = f"{scratch}/own"
+    lines = [f"mkdir -p {own}", f"python .ci/noise.py {scratch}/noise"]
+    lines += [f"cat > {own}/{n} <<'END'\n{text}END" for n, text in modules(readme).items()]
+    lines.append(f"export PYTHONPATH={own}")
     for command in typed(readme):
         if of_flowers_runtime(command):
             continue
@@ -38,7 +50,11 @@ def commands(readme: str | Path, scratch: str) -> list[str]:
             command += " --iterations 30 --eval-every 10 --seeds 1 --train-size 200"
             command += " --inputs 2,15" if "input-selection" in command else ""
         if re.search(r"python sim\.py +--", command) and "--dry-run" not in command:
-            command += " --rounds 3 --eval-size 200 --samples 2"
+            command += " --eval-size 200 --samples 2"
+            if "cifar10" in command:
+                command += f" --rounds 1 --data-dir {scratch}/noise --train-size 40 --clients 10"
+            else:
+                command += " --rounds 3"
             if "--out" not in command:
                 command += f" --out {scratch}/first"
         lines.append(command)

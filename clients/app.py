@@ -19,7 +19,7 @@ from fedpart.client import ClientTask, client_update
 from fedpart.config import Config, make_config
 from fedpart.data import FederatedData, load_federated
 from fedpart.machine import code_id
-from fedpart.program import Program, build_program
+from fedpart.program import Program, program_for
 from fedpart.run_config import given_settings
 from fedpart.runtime import prepare_process
 from fedpart.wire import FORMAT, INSTRUCTION_FIELDS, decode, encode, reply_arrays, reply_fields
@@ -53,8 +53,7 @@ def materials(context: Context) -> tuple[Program, FederatedData]:
     if config not in _built:
         prepare_process()
         data = load_federated(config)
-        height, width = data.images.shape[2:]
-        register(build_program(config, data.num_classes, data.in_channels, (height, width)), data)
+        register(program_for(config, data), data)
     return _built[config]
 
 

@@ -36,14 +36,19 @@ def choose_backend(config: Config) -> Backend:
     ``auto`` is Ray where it has something to share out, or where a setting asks for workers.
 
     Raises:
-        ConfigError: Ray is asked for and not installed, nobody answers at its address, or more
-            workers than the GPUs hold.
+        ConfigError: Ray is asked for and not installed, nobody answers at its address, more
+            workers than the GPUs hold, or workers on a GPU without a share of it.
     """
     if config.backend in ("inline", "algorithm"):
         return Backend(config.backend, None, config.backend)
     reason = _against_ray(config)
     if config.backend == "auto" and reason:
         return Backend("inline", None, f"inline ({reason})")
+    if config.device == "cuda" and config.gpus_per_client == 0:
+        raise ConfigError(
+            "device is 'cuda', but gpus-per-client is 0, which hides the GPUs from ray's workers; "
+            "give it a share, such as 0.25, or use backend inline"
+        )
     if not _installed():
         asked = _asks_for_workers(config) or "backend is 'ray'"
         raise ConfigError(f"{asked}, but ray is not installed; {_INSTALL}")
@@ -105,6 +110,8 @@ def _against_ray(config: Config) -> str:
     """Why ``auto`` is not Ray here; empty where it is."""
     if _asks_for_workers(config):
         return ""
+    if config.device == "cuda":
+        return "gpus-per-client is 0, so the GPU is this process's"
     if config.workers == 1:
         return "workers is 1"
     if config.clients_per_round == 1:

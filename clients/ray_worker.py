@@ -15,7 +15,7 @@ from fedpart.config import make_config
 from fedpart.data import FederatedData
 from fedpart.errors import ConfigError
 from fedpart.machine import code_id
-from fedpart.program import build_program
+from fedpart.program import program_for
 from fedpart.runtime import prepare_process
 
 # Linux's name, from prctl.h.
@@ -53,10 +53,7 @@ class Worker:
         _end_with_parent()
         register_arrays()
         prepare_process()
-        height, width = data.images.shape[2:]
-        program = build_program(
-            make_config(settings), data.num_classes, data.in_channels, (height, width)
-        )
+        program = program_for(make_config(settings), data)
         register(program, data)
 
     def hold(self, batch: int, number: int, record: ArrayRecord) -> None:

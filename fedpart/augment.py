@@ -2,15 +2,19 @@
 
 Each family turns noise in [-1, 1] and its raw values into one 2x3 matrix an image, which maps
 target pixels to source pixels in coordinates where the image is [-1, 1]^2 (1 = half the image).
+A user's own may change images in any way that is differentiable in its raw values.
 """
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from fedpart.errors import ConfigError
+from fedpart.plugins import call_own, users_code
 
 NAMES = ("rotation", "translate_x", "translate_y", "scale_x", "scale_y", "shear")
 # From half-turns to radians; the other widths are in natural units.
@@ -80,8 +84,8 @@ class Augmentation(Protocol):
         """Raw values at the start, [H] float32."""
         ...
 
-    def matrices(self, raw: Tensor, noise: Tensor) -> Tensor:
-        """One 2x3 matrix for each row of ``noise`` [n, noise_size]: [n, 2, 3]."""
+    def apply(self, images: Tensor, raw: Tensor, noise: Tensor) -> Tensor:
+        """Changed images [n, c, h, w], each by its row of ``noise`` [n, noise_size]."""
         ...
 
     def readable(self, raw: Tensor) -> dict[str, float]:
@@ -89,12 +93,24 @@ class Augmentation(Protocol):
         ...
 
 
+class _Affine:
+    """Families that move pixels, by a matrix an image."""
+
+    def matrices(self, raw: Tensor, noise: Tensor) -> Tensor:
+        """One 2x3 matrix for each row of ``noise`` [n, noise_size]: [n, 2, 3]."""
+        raise NotImplementedError
+
+    def apply(self, images: Tensor, raw: Tensor, noise: Tensor) -> Tensor:
+        """Warped images, [n, c, h, w]."""
+        return warp(images, self.matrices(raw, noise))
+
+
 def _softplus_inverse(width: float) -> float:
     return width + math.log(-math.expm1(-width))
 
 
 @dataclass(frozen=True)
-class Symmetric:
+class Symmetric(_Affine):
     """Six widths, each transformation drawn uniformly from [-width, width].
 
     Units: rotation in half-turns (1 = pi radians), translation in half images, scale as log-factor,
@@ -147,7 +163,7 @@ def _readable(widths: Tensor) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Asymmetric:
+class Asymmetric(_Affine):
     """Fourteen scalars: the lower and upper end of each of seven intervals, unconstrained.
 
     Order: rotation [half-turns], scale x, scale y [factor], shear x, shear y [slope],
@@ -199,7 +215,7 @@ class Asymmetric:
 
 
 @dataclass(frozen=True)
-class Generators:
+class Generators(_Affine):
     """Six widths along the generators of affine maps, through the matrix exponential.
 
     M = sum_i noise_i width_i G_i, A = expm(M), with G = rotation E21 - E12 [half-turns],
@@ -237,13 +253,45 @@ class Generators:
         return Symmetric(self.start, self.transform).readable(raw)
 
 
-def build_augmentation(name: str, start: float, transform: str) -> Augmentation | None:
-    """The family called ``name``: ``symmetric``, ``asymmetric``, ``generators``; None for none."""
+def build_augmentation(
+    name: str, start: float, transform: str, shape: tuple[int, int, int] = (1, 28, 28)
+) -> Augmentation | None:
+    """The family called ``name``; None for ``none``.
+
+    Args:
+        name: of the setting, or ``module:Class`` of the user's own, called with ``start``.
+        start: width at the start.
+        transform: see ``Symmetric``.
+        shape: (channels, height, width) of the images, on which the user's own is tried out.
+    Raises:
+        ConfigError: the user's class cannot be imported or made, lacks what a family offers, or
+            fails.
+    """
+    if name == "none":
+        return None
     if name == "symmetric":
         return Symmetric(start, transform)
+    if name == "asymmetric":
+        return Asymmetric(start)
     if name == "generators":
         return Generators(start, transform)
-    return Asymmetric(start) if name == "asymmetric" else None
+    own: Any = call_own("augmentation", name, start=start)
+    with users_code("augmentation", name):
+        raw, blank = own.initial(), torch.zeros(2, *shape)
+        changed = own.apply(blank, raw, torch.zeros(2, own.noise_size))
+        count, _ = len(own.names), own.readable(raw)
+    if tuple(raw.shape) != (count,) or raw.dtype != torch.float32:
+        raise ConfigError(
+            f"augmentation {name!r} has {count} names and initial values of shape "
+            f"{tuple(raw.shape)} and type {raw.dtype}; there must be one float32 for each name"
+        )
+    if changed.shape != blank.shape:
+        raise ConfigError(
+            f"augmentation {name!r} makes images of shape {tuple(changed.shape)} out of "
+            f"{tuple(blank.shape)}; the shape must stay"
+        )
+    found: Augmentation = own
+    return found
 
 
 def augerino_reward(widths: Tensor, safe: bool) -> Tensor:

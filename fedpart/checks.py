@@ -1,8 +1,17 @@
 """Checks of single settings: validators that say what is wrong with a value, and its limits."""
 
+from collections.abc import Sequence
+
 from pydantic import AfterValidator, BeforeValidator
 
+from fedpart.spelling import check_name
+
 MAX_CHUNKS = 255
+
+
+def one_of(known: Sequence[str], own: str) -> AfterValidator:
+    """One of a few names, or ``module:<own>`` for what the user brings."""
+    return AfterValidator(lambda value: check_name(value, known, own))
 
 
 def _thousands(value: object) -> object:
@@ -12,6 +21,33 @@ def _thousands(value: object) -> object:
         except ValueError:
             return value
         return int(number) if number.is_integer() else value
+    return value
+
+
+def _auto_or_number(value: object) -> object:
+    if value == "auto":
+        return value
+    try:
+        number = int(value) if isinstance(value, int | str) else 0
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"is {value!r}; it must be auto or a whole number of at least 1")
+    return number
+
+
+def _whole_above_one(value: float) -> float:
+    if value > 1 and not value.is_integer():
+        raise ValueError(f"is {value:g}; above 1 it must be a whole number")
+    return value
+
+
+def _host_and_port(value: str | None) -> str | None:
+    host, _, port = (value or "auto").rpartition(":")
+    if value not in (None, "auto") and (
+        not host or "/" in host or not port.isdecimal() or int(port) > 65535
+    ):
+        raise ValueError(f"is {value!r}; it must be host:port, or auto")
     return value
 
 
@@ -32,6 +68,9 @@ def _shares(value: tuple[float, ...]) -> tuple[float, ...]:
 
 # 1.25k -> 1250.
 THOUSANDS = BeforeValidator(_thousands)
+AUTO_OR_NUMBER = BeforeValidator(_auto_or_number)
+WHOLE_ABOVE_ONE = AfterValidator(_whole_above_one)
+HOST_AND_PORT = AfterValidator(_host_and_port)
 # "0.7, 0.3" -> two shares.
 COMMAS = BeforeValidator(_commas)
 SHARES = AfterValidator(_shares)

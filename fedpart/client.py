@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedpart.augment import augerino_reward
-from fedpart.data import to_float
+from fedpart.device import moved, on_device
 from fedpart.layout import insert, subnetwork
 from fedpart.program import Partitioned, Program, global_seed, log_likelihood
 from fedpart.streams import numpy_rng, torch_rng, torch_seed
@@ -97,9 +97,13 @@ def client_update(
     started = time.perf_counter()
     if len(labels) == 0:
         raise ValueError(f"client {task.client_id} has no images")
-    x, y = to_float(images), torch.from_numpy(np.ascontiguousarray(labels))
+    device = program.config.device
+    program = on_device(program)
+    task = replace(task, theta=moved(task.theta, device), hyper=task.hyper.to(device))
+    x = program.to_float(images)
+    y = torch.from_numpy(np.ascontiguousarray(labels)).to(device)
     key = (task.server_round, task.client_id)
-    with global_seed(torch_seed(program.config.seed, "client", *key)):
+    with global_seed(torch_seed(program.config.seed, "client", *key), device):
         gradient, likelihood, examples = None, None, 0
         if program.scoring(task.chunk) is not None:
             gradient, likelihood, examples = hyper_gradient(program, task, x, y)
@@ -132,7 +136,8 @@ def train_partition(
     """
     config, layout = program.config, program.layout
     key = (task.server_round, task.client_id, partition)
-    rng, shuffle = torch_rng(config.seed, "train", *key), numpy_rng(config.seed, "order", *key)
+    rng = torch_rng(config.seed, "train", *key, device=config.device)
+    shuffle = numpy_rng(config.seed, "order", *key)
     leaves, delta = received_leaves(program, task.theta, partition + 1), None
     losses: list[float] = []
     for _ in range(config.local_epochs):
@@ -149,7 +154,7 @@ def train_partition(
             delta = step if delta is None else delta.add_(step)
             losses.append(loss)
     assert delta is not None  # there is at least one image
-    return delta, float(np.mean(losses))
+    return delta.cpu(), float(np.mean(losses))
 
 
 def received_leaves(program: Program, theta: Tensor, k: int) -> dict[str, Tensor]:
@@ -228,7 +233,7 @@ def hyper_gradient(
     """
     config = program.config
     key = (task.server_round, task.client_id)
-    rng = torch_rng(config.seed, "hyper", *key)
+    rng = torch_rng(config.seed, "hyper", *key, device=config.device)
     if config.hyper_batch_size and config.hyper_batch_size < len(labels):
         drawn = numpy_rng(config.seed, "hyper-batch", *key).permutation(len(labels))
         batch = torch.from_numpy(drawn[: config.hyper_batch_size])
@@ -241,7 +246,7 @@ def hyper_gradient(
         hyper = task.hyper.clone().requires_grad_()
         reward = augerino_reward(program.hyper.natural_widths(hyper), config.augerino == "safe")
         gradient -= config.augerino_weight * torch.autograd.grad(reward, hyper)[0]
-    return gradient, -loss, len(labels)
+    return gradient.cpu(), -loss, len(labels)
 
 
 def psi_gradient(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from fedpart import checks
 from fedpart.errors import ConfigError
@@ -17,6 +17,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+ROTATED = ("rotmnist", "rotcifar10")
+DATASETS = ("mnist", "rotmnist", "cifar10", "rotcifar10")
+AUGMENTATIONS = ("symmetric", "asymmetric", "generators", "none")
 # Where a run is written and how it is watched: two runs that differ only here give equal numbers.
 NOT_RESULTS = frozenset(
     {"out", "name", "json_summary", "logger", "checkpoint_every", "data_dir", "round_timeout"}
@@ -34,8 +37,10 @@ class Config(Resolved):
 
     not_results: ClassVar[frozenset[str]] = NOT_RESULTS
 
-    dataset: Literal["mnist", "rotmnist"] = Field(
-        "rotmnist", description="digits, upright or each rotated by a fixed angle in U[-180, 180]"
+    dataset: Annotated[str, checks.one_of(DATASETS, "function")] = Field(
+        "rotmnist",
+        description="mnist or cifar10, or rotmnist or rotcifar10, where each image is rotated by a "
+        "fixed angle in U[-180, 180]; or module:function for your own",
     )
     data_dir: str | None = Field(
         None, description="folder with the original files; else $FEDPART_DATA, else a download"
@@ -68,7 +73,11 @@ class Config(Resolved):
         "Augerino, which sets chunks 1; or plain FedAvg, which also sets augmentation none and "
         "samples 1, whatever is given",
     )
-    model: str = Field("mnist-cnn", description="mnist-cnn, or module:function for your own")
+    model: str = Field(
+        "mnist-cnn",
+        description="mnist-cnn, resnet9, resnet9-narrow, fixup-resnet8, fixup-resnet14, "
+        "wide-resnet20, resnet50, mlp, or module:function for your own",
+    )
     init: str | None = Field(None, description="model.pt of an earlier run to start from")
     chunks: Annotated[tuple[float, ...], checks.COMMAS, checks.SHARES] = Field(
         (0.7, 0.2, 0.1), description="share of clients, and of weights, in each chunk; sums to 1"
@@ -76,8 +85,10 @@ class Config(Resolved):
     defaults: Literal["init", "zero"] = Field(
         "init", description="weights of partitions a subnetwork does not have"
     )
-    augmentation: Literal["symmetric", "asymmetric", "generators", "none"] = Field(
-        "symmetric", description="family of affine maps whose widths are learned"
+    augmentation: Annotated[str, checks.one_of(AUGMENTATIONS, "Class")] = Field(
+        "symmetric",
+        description="what is learned about images: affine maps (symmetric, asymmetric or "
+        "generators), none, or module:Class for your own",
     )
     width_start: float = Field(0.1, gt=0, le=1, description="widths at the start, in natural units")
     width_transform: Literal["raw", "softplus"] = Field(
@@ -133,21 +144,23 @@ class Config(Resolved):
         description="Flower apps in Ray's workers or in this process, or the plain loop without "
         "Flower; auto: ray where there is more than one core",
     )
-    workers: int | Literal["auto"] = Field(
+    workers: Annotated[int | Literal["auto"], checks.AUTO_OR_NUMBER] = Field(
         "auto",
         description="processes of ray; auto: one a core (or what the GPUs hold), at most one a "
         "client of the round",
     )
-    gpus_per_client: float = Field(
+    gpus_per_client: Annotated[float, checks.WHOLE_ABOVE_ONE] = Field(
         0.0, ge=0, description="share of a GPU that a worker of ray takes; 0: none"
     )
-    ray_address: str | None = Field(
+    ray_address: Annotated[str | None, checks.HOST_AND_PORT] = Field(
         None, description="host:port of a Ray cluster that this machine is part of, or auto"
     )
     precision: Literal["fp32", "bf16"] = Field(
         "fp32", description="what the network computes in; values and sums stay fp32"
     )
-    device: Literal["cpu"] = Field("cpu", description="where clients compute")
+    device: Literal["cpu", "cuda"] = Field(
+        "cpu", description="where clients and evaluations compute"
+    )
     round_timeout: float = Field(3600.0, gt=0, description="deadline of a round in seconds")
     max_empty_rounds: int = Field(
         3, ge=1, description="the run ends after so many rounds in a row in which no reply counted"
@@ -174,7 +187,14 @@ class Config(Resolved):
         """``name``, or ``<dataset>-<method>-<train-size>-seed<seed>``."""
         if self.name is not None:
             return self.name
-        return f"{self.dataset}-{self.method}-{self.train_size}-seed{self.seed}"
+        # A colon, as in a data set of one's own, is no part of a folder's name everywhere.
+        dataset = self.dataset.replace(":", "-")
+        return f"{dataset}-{self.method}-{self.train_size}-seed{self.seed}"
+
+    @property
+    def rotated(self) -> bool:
+        """Whether each image is rotated by a fixed angle."""
+        return self.dataset in ROTATED
 
     @model_validator(mode="before")
     @classmethod
@@ -187,39 +207,9 @@ class Config(Resolved):
         elif given.get("method") == "augerino":
             given |= {"chunks": (1.0,)}
         if given.get("skew") is None:
-            rotated = str(given.get("dataset", "rotmnist")).startswith("rot")
+            rotated = given.get("dataset", "rotmnist") in ROTATED
             given["skew"] = "rotation" if rotated else "label"
         return given
-
-    @field_validator("workers", mode="before")
-    @classmethod
-    def _auto_or_number(cls, value: object) -> object:
-        if value == "auto":
-            return value
-        try:
-            number = int(value) if isinstance(value, int | str) else 0
-        except ValueError:
-            number = 0
-        if number < 1:
-            raise ValueError(f"is {value!r}; it must be auto or a whole number of at least 1")
-        return number
-
-    @field_validator("gpus_per_client")
-    @classmethod
-    def _whole_gpus(cls, value: float) -> float:
-        if value > 1 and not value.is_integer():
-            raise ValueError(f"is {value:g}; above 1 it must be a whole number")
-        return value
-
-    @field_validator("ray_address")
-    @classmethod
-    def _host_and_port(cls, value: str | None) -> str | None:
-        host, _, port = (value or "auto").rpartition(":")
-        if value not in (None, "auto") and (
-            not host or "/" in host or not port.isdecimal() or int(port) > 65535
-        ):
-            raise ValueError(f"is {value!r}; it must be host:port, or auto")
-        return value
 
     @model_validator(mode="after")
     def _fit(self) -> "Config":
@@ -240,7 +230,7 @@ class Config(Resolved):
                 f"augmentation is {self.augmentation!r}, but method augerino learns one width for "
                 "each transformation; use symmetric or generators"
             )
-        if self.skew == "rotation" and not self.dataset.startswith("rot"):
+        if self.skew == "rotation" and not self.rotated:
             raise ValueError(
                 f"skew is 'rotation', but {self.dataset} is not rotated; use label or iid"
             )

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpart.data import FederatedData, to_float
+from fedpart.data import FederatedData
+from fedpart.device import moved, on_device
 from fedpart.layout import subnetwork
 from fedpart.program import MICRO_BATCH, Program, global_seed, log_likelihood
 from fedpart.records import EvaluationRecord, SubnetworkRecord
@@ -64,21 +65,23 @@ def evaluate(
     Source: Section 5 and Appendix H ("10 augmentation samples ... in both training and inference").
     """
     k = program.layout.num_partitions if k is None else k
-    rng = torch_rng(program.config.seed, "evaluation", server_round, k)
+    device = program.config.device
+    program, theta, hyper = on_device(program), moved(theta, device), hyper.to(device)
+    rng = torch_rng(program.config.seed, "evaluation", server_round, k, device=device)
     correct, loss = [], 0.0
     micro = max(1, MICRO_BATCH // program.config.samples)
-    with torch.inference_mode(), global_seed(0):
+    with torch.inference_mode(), global_seed(0, device):
         flat = subnetwork(theta, program.default, program.layout.ids, k)
         parameters = program.layout.merge(program.leaves(flat))
         for start in range(0, len(labels), micro):
             if stop is not None and stop.is_set():
                 raise EvaluationStopped
-            x = to_float(images[start : start + micro])
-            y = torch.from_numpy(np.array(labels[start : start + micro], np.int64))
+            x = program.to_float(images[start : start + micro])
+            y = torch.from_numpy(np.array(labels[start : start + micro], np.int64)).to(device)
             likelihood, predicted = log_likelihood(
                 program, parameters, hyper, x, y, rng, training=False
             )
-            correct.append((predicted.argmax(1) == y).numpy())
+            correct.append((predicted.argmax(1) == y).cpu().numpy())
             loss -= float(likelihood.double().sum())
     hits = np.concatenate(correct)
     return Evaluation(float(hits.mean()), loss / len(labels), len(labels), hits)

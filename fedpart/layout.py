@@ -196,6 +196,10 @@ class Layout:
     def _indices(self) -> tuple[Tensor, ...]:
         return tuple(torch.split(self.order, list(self.sizes)))
 
+    def to(self, device: str) -> "Layout":
+        """The same layout with its positions on another device."""
+        return Layout(self.entries, self.ids.to(device), self.num_partitions)
+
     def index(self, partition: int) -> Tensor:
         """Flat positions of one partition in wire order, [sizes[partition]] int64."""
         return self._indices[partition]

@@ -115,6 +115,7 @@ OBJECTS = Block(
     rows=_OBJECTS,
     settings={
         "clients": 100,
+        "model": "resnet9",
         "dropout": 0.1,
         "local_epochs": 1,
         "batch_size": 32,
@@ -123,7 +124,13 @@ OBJECTS = Block(
         "adam_eps": 1e-7,
         "eval_every": 10,
     },
-    learned={"chunks": (0.9, 0.1), "samples": 10, "hyper_lr": 1e-3},
+    learned={
+        "chunks": (0.9, 0.1),
+        "samples": 10,
+        "augmentation": "generators",
+        "hyper_batch_size": 32,
+        "hyper_lr": 1e-3,
+    },
 )
 
 BLOCKS = (DIGITS, OBJECTS)

@@ -42,10 +42,10 @@ class SplitSummary:
     over_batch: int
 
 
-def group_names(skew: str) -> list[str]:
+def group_names(skew: str, num_classes: int = 10) -> list[str]:
     """What the groups of a split are called, in order."""
     if skew != "rotation":
-        return [str(label) for label in range(10)]
+        return [str(label) for label in range(num_classes)]
     width = 360 // NUM_BINS
     return [f"{low}° to {low + width}°" for low in range(-180, 180, width)]
 
@@ -58,12 +58,14 @@ def group_counts(
 
 
 def count_groups(data: FederatedData, config: Config) -> np.ndarray:
-    """Images of each client by angle bin under rotation skew, else by label, [clients, 10]."""
+    """Images of each client by angle bin under rotation skew, else by label, [clients, groups]."""
     # Under iid nothing is skewed, and it is the labels that show it.
     groups = skew_groups(
         "rotation" if config.skew == "rotation" else "label", data.labels, data.angles
     )
-    return group_counts(data.client_indices, groups, len(group_names(config.skew)))
+    return group_counts(
+        data.client_indices, groups, len(group_names(config.skew, data.num_classes))
+    )
 
 
 def summarise(counts: np.ndarray, batch_size: int = 64) -> SplitSummary:
@@ -118,7 +120,7 @@ def split_json(data: FederatedData, config: Config) -> dict[str, object]:
     return {
         **dataclasses.asdict(summarise(counts, config.batch_size)),
         "skew": config.skew,
-        "groups": group_names(config.skew),
+        "groups": group_names(config.skew, data.num_classes),
         "counts": counts.tolist(),
         "data_hash": data.data_hash,
         "source": data.source,
@@ -144,7 +146,7 @@ def draw_split(data: FederatedData, config: Config, path: str | Path) -> None:
         raise ConfigError(
             "the picture needs matplotlib; install it with pip install 'fedpart[sim]'"
         ) from None
-    counts, names = count_groups(data, config), group_names(config.skew)
+    counts, names = count_groups(data, config), group_names(config.skew, data.num_classes)
     counts = counts[np.argsort(-counts.sum(1), kind="stable")]
     # Angles go round, and so do their colours.
     wheel = mpl.colormaps["hsv" if config.skew == "rotation" else "tab10"]
@@ -159,7 +161,7 @@ def draw_split(data: FederatedData, config: Config, path: str | Path) -> None:
         x, high = left[some], tops[some, group]
         low = high - counts[some, group]
         corners = np.stack([x, low, x, high, x + 0.9, high, x + 0.9, low], -1).reshape(-1, 4, 2)
-        colour = wheel(group / len(names) if config.skew == "rotation" else group)
+        colour = wheel(group / len(names) if config.skew == "rotation" else group % wheel.N)
         axes.add_collection(PolyCollection(list(corners), facecolor=colour, label=name))
     summary = summarise(counts, config.batch_size)
     if summary.over_batch:

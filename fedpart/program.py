@@ -6,10 +6,11 @@ import math
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,12 +22,13 @@ from fedpart.augment import (
     Generators,
     Symmetric,
     build_augmentation,
-    warp,
 )
 from fedpart.config import Config
+from fedpart.data import FederatedData, to_float
 from fedpart.errors import ConfigError, cause
 from fedpart.layout import Layout
-from fedpart.models import build_model, noise, swap_dropout
+from fedpart.models import OwnHyper, build_model, noise, own_hyperparameters, swap_dropout
+from fedpart.runtime import check_device
 from fedpart.streams import numpy_rng, torch_seed
 
 # Copies of images that go through the network at once, at most.
@@ -41,11 +43,13 @@ class HyperSpec:
         augmentation: family of affine maps, or None.
         dropout: names of the learned logits in the network; empty where dropout is fixed.
         dropout_initial: their values at the start.
+        own: what other layers of the network declare.
     """
 
     augmentation: Augmentation | None
     dropout: tuple[str, ...]
     dropout_initial: tuple[float, ...]
+    own: tuple[OwnHyper, ...] = ()
 
     @property
     def _num_affine(self) -> int:
@@ -54,17 +58,22 @@ class HyperSpec:
     @property
     def size(self) -> int:
         """Number of scalars H; 0 where nothing is learned."""
-        return self._num_affine + len(self.dropout)
+        return self._num_affine + len(self.dropout) + sum(h.initial.numel() for h in self.own)
 
     def initial(self) -> Tensor:
         """Values at the start, [H] float32."""
         affine = [self.augmentation.initial()] if self.augmentation else []
-        return torch.cat([*affine, torch.tensor(self.dropout_initial, dtype=torch.float32)])
+        logits = torch.tensor(self.dropout_initial, dtype=torch.float32)
+        return torch.cat([*affine, logits, *(h.initial.flatten() for h in self.own)])
 
     def split(self, hyper: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Raw augmentation values, and the network's logits by name."""
-        affine, logits = torch.split(hyper, [self._num_affine, len(self.dropout)])
-        return affine, dict(zip(self.dropout, logits.unbind(), strict=True))
+        """Raw augmentation values, and what the network holds, by name."""
+        sizes = [self._num_affine, len(self.dropout), *(h.initial.numel() for h in self.own)]
+        affine, logits, *own = torch.split(hyper, sizes)
+        named = dict(zip(self.dropout, logits.unbind(), strict=True))
+        return affine, named | {
+            h.name: values.view(h.initial.shape) for h, values in zip(self.own, own, strict=True)
+        }
 
     def natural_widths(self, hyper: Tensor) -> Tensor:
         """Widths in radians, half images, log-factors and slopes, [6], differentiable.
@@ -79,23 +88,23 @@ class HyperSpec:
 
     def raw(self, hyper: Tensor) -> dict[str, list[float]]:
         """Psi as it is optimised, for the records."""
-        values = hyper.double().tolist()
+        affine, held = self.split(hyper.double())
         named = {}
         if self.augmentation:
-            named["augmentation"] = values[: self._num_affine]
+            named["augmentation"] = affine.tolist()
         if self.dropout:
-            named["dropout_logits"] = values[self._num_affine :]
-        return named
+            named["dropout_logits"] = [float(held[name]) for name in self.dropout]
+        return named | {h.name: held[h.name].flatten().tolist() for h in self.own}
 
     def readable(self, hyper: Tensor) -> dict[str, float]:
         """Psi in plain units: degrees, fractions of half the image, factors, drop rates."""
-        affine, logits = self.split(hyper)
+        affine, held = self.split(hyper)
         named = self.augmentation.readable(affine) if self.augmentation else {}
-        rates = {
-            f"dropout_{i + 1}": float(logit.double().sigmoid())
-            for i, logit in enumerate(logits.values())
-        }
-        return named | rates
+        for i, name in enumerate(self.dropout, 1):
+            named[f"dropout_{i}"] = float(held[name].double().sigmoid())
+        for own in self.own:
+            named |= own.readable(held[own.name])
+        return named
 
 
 class Psi(Protocol):
@@ -175,12 +184,20 @@ class Program(Partitioned):
     """One client program and one server program have this in common.
 
     Attributes:
-        hyper: augmentation and dropout logits.
+        hyper: augmentation, dropout logits, and what other layers declare.
         config: every setting.
+        mean: of each channel, taken off images in [0, 1]; empty for nothing.
+        std: of each channel, divided by; empty for nothing.
     """
 
     hyper: HyperSpec
     config: Config
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    def to_float(self, images: np.ndarray) -> Tensor:
+        """Images as the network wants them, [n, c, h, w] float32 from uint8, on the device."""
+        return to_float(images, self.mean, self.std).to(self.config.device)
 
     @cached_property
     def run_token(self) -> int:
@@ -217,6 +234,16 @@ class Program(Partitioned):
         return self.config.local_epochs * trained + (self.scoring(chunk) is not None)
 
 
+def program_for(config: Config, data: FederatedData) -> Program:
+    """``build_program`` for a data set: its classes, shape and normalisation.
+
+    Raises:
+        ConfigError: see ``build_program``.
+    """
+    program = build_program(config, data.num_classes, data.in_channels, data.image_shape)
+    return replace(program, mean=data.mean, std=data.std)
+
+
 def build_program(
     config: Config, num_classes: int, in_channels: int, image_shape: tuple[int, int] = (28, 28)
 ) -> Program:
@@ -231,19 +258,27 @@ def build_program(
         in_channels: channels of the images.
         image_shape: (height, width) in pixels.
     Raises:
-        ConfigError: a model that cannot be built, partitioned, or applied to such images.
+        ConfigError: a model that cannot be built, partitioned, or applied to such images; or a
+            device that is not there.
     """
+    check_device(config.device)
     with global_seed(torch_seed(config.seed, "init")):
-        network = build_model(config.model, num_classes, in_channels)
+        network = build_model(config.model, num_classes, in_channels, image_shape)
     dropout = swap_dropout(network, config.dropout)
+    own = own_hyperparameters(network)
     layout = Layout.build(network, config.chunks, numpy_rng(config.seed, "assignment"))
     initial = layout.spread(dict(network.named_parameters()))
-    learned = tuple(dropout) if config.method == "partitioned" else ()
+    if config.method != "partitioned":
+        dropout, own = [], []
     buffers = dict(network.named_buffers())
     hyper = HyperSpec(
-        build_augmentation(config.augmentation, config.width_start, config.width_transform),
-        learned,
-        tuple(float(buffers[name]) for name in learned),
+        build_augmentation(
+            *(config.augmentation, config.width_start, config.width_transform),
+            shape=(in_channels, *image_shape),
+        ),
+        tuple(dropout),
+        tuple(float(buffers[name]) for name in dropout),
+        tuple(own),
     )
     default = layout.defaults(initial, config.defaults == "zero")
     program = Program(network, layout, initial, default, hyper, config)
@@ -276,11 +311,16 @@ def _try_out(program: Program, num_classes: int, shape: tuple[int, ...]) -> None
 
 
 @contextmanager
-def global_seed(seed: int) -> Iterator[None]:
-    """Seed torch's global generator for code that draws from it, and put its state back after."""
+def global_seed(seed: int, device: str = "cpu") -> Iterator[None]:
+    """Seed torch's global generator for code that draws from it, and put its state back after.
+
+    A GPU's own is seeded too where it computes, and stays so.
+    """
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would look for accelerators too, at a millisecond a call.
         torch.default_generator.manual_seed(seed)
+        if device == "cuda":
+            torch.cuda.manual_seed(seed)
         yield
 
 
@@ -298,8 +338,9 @@ def full_state(program: Partitioned, theta: Tensor, hyper: Tensor) -> dict[str, 
     Returns:
         ``{"model": state dict, "hyper": [H]}``, loadable with ``weights_only=True``.
     """
-    own = {name: b.clone() for name, b in program.network.state_dict().items()}
-    return {"model": own | _parameters(program, theta), "hyper": hyper.clone()}
+    state = {name: b.clone() for name, b in program.network.state_dict().items()}
+    held = {n: v.clone() for n, v in program.hyper.split(hyper)[1].items() if n in state}
+    return {"model": state | held | _parameters(program, theta), "hyper": hyper.clone()}
 
 
 def log_likelihood(
@@ -326,21 +367,23 @@ def log_likelihood(
     Source: Section 5 ("averaging over multiple augmentation samples during training and
         inference"); mean of logits, or log of mean softmax with ``average = "probs"``.
     """
-    affine, logits_of_dropout = program.hyper.split(hyper)
+    affine, held = program.hyper.split(hyper)
     samples = program.config.samples
     copies = images.repeat_interleave(samples, 0) if samples > 1 else images
     if program.hyper.augmentation is not None:
         size = (len(copies), program.hyper.augmentation.noise_size)
-        eps = torch.empty(size).uniform_(-1, 1, generator=rng)
+        eps = torch.empty(size, device=rng.device).uniform_(-1, 1, generator=rng)
         eps = eps.to(images.device, affine.dtype)
-        copies = warp(copies, program.hyper.augmentation.matrices(affine, eps))
+        copies = program.hyper.augmentation.apply(copies, affine, eps)
     program.network.train(training)
     # Only the network: the warp and everything after the logits stay float32.
-    half = torch.autocast("cpu", torch.bfloat16, enabled=program.config.precision == "bf16")
+    half = torch.autocast(
+        images.device.type, torch.bfloat16, enabled=program.config.precision == "bf16"
+    )
     with noise(program.network, rng), half:
         logits = functional_call(
             program.network,
-            {name: _channels_last(p) for name, p in parameters.items()} | logits_of_dropout,
+            {name: _channels_last(p) for name, p in parameters.items()} | held,
             _channels_last(copies),
         )
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -1,7 +1,7 @@
 """How settings are spelled, and what is wrong with one, in a sentence for people."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -23,6 +23,21 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the known name most like ``name``, or an empty string."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def check_name(value: str, known: Sequence[str], own: str) -> str:
+    """``value``, where it is a known name or says ``module:<own>`` for what the user brings.
+
+    Raises:
+        ValueError: neither; the text goes on after the name of the setting.
+    """
+    module, _, attribute = value.partition(":")
+    if value not in known and not (module and attribute):
+        raise ValueError(
+            f"is {value!r}; it must be one of {', '.join(known)}, or module:{own} for your own"
+            f"{nearest(value, known)}"
+        )
+    return value
 
 
 def spelled(fields: Mapping[str, FieldInfo]) -> list[str]:

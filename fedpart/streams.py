@@ -26,6 +26,6 @@ def torch_seed(seed: int, purpose: str, *key: int) -> int:
     return int(_sequence(seed, purpose, key).generate_state(1, np.uint64)[0] >> 1)
 
 
-def torch_rng(seed: int, purpose: str, *key: int) -> torch.Generator:
-    """Torch CPU generator for ``(seed, purpose, *key)``."""
-    return torch.Generator().manual_seed(torch_seed(seed, purpose, *key))
+def torch_rng(seed: int, purpose: str, *key: int, device: str = "cpu") -> torch.Generator:
+    """Torch generator for ``(seed, purpose, *key)``; a GPU draws other numbers than the CPU."""
+    return torch.Generator(device).manual_seed(torch_seed(seed, purpose, *key))

@@ -16,7 +16,7 @@ from fedpart.data import load_federated
 from fedpart.errors import ConfigError, FedpartError, OutputError
 from fedpart.model_file import starting_state
 from fedpart.plan import check_chunks
-from fedpart.program import Program, build_program
+from fedpart.program import Program, program_for
 from fedpart.records import EvaluationRecord, RoundRecord
 from fedpart.run_config import given_settings
 from fedpart.run_files import check_free, check_packages, choose_folder
@@ -82,8 +82,7 @@ def main(grid: Grid, context: Context) -> None:
     check_packages(config.logger)
     check_chunks(config)
     data = load_federated(config)
-    height, width = data.images.shape[2:]
-    program = build_program(config, data.num_classes, data.in_channels, (height, width))
+    program = program_for(config, data)
     state = starting_state(program)
     report = partial(_report, config.rounds)
     folder = RunFolder(choose_folder(config), program, data, report, evaluate_beside=True)

@@ -1,7 +1,7 @@
 """A data set as a federation sees it: clients' images, validation and test images."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,15 +10,13 @@ import torch
 from torch import Tensor
 
 from fedpart.config import Config
+from fedpart.data.cifar import load_cifar10
+from fedpart.data.images import Images, own_images
 from fedpart.data.rotate import draw_angles, rotate
-from fedpart.data.sources import Digits, load_digits
+from fedpart.data.sources import load_digits
 from fedpart.data.split import check_split, skew_groups, split_clients
 from fedpart.errors import DataError
 from fedpart.streams import numpy_rng
-
-VALIDATION = 10_000
-# A set of at least this many training images is whole enough to keep a fixed validation set.
-_WHOLE = 20_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +36,8 @@ class FederatedData:
         test_images: [t, c, h, w] uint8, or None.
         test_labels: [t] int64, or None.
         source: one sentence on where the data came from.
+        mean: of each channel, taken off before the network; empty for nothing.
+        std: of each channel, divided by; empty for nothing.
     """
 
     name: str
@@ -52,6 +52,14 @@ class FederatedData:
     test_images: np.ndarray | None
     test_labels: np.ndarray | None
     source: str
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    @property
+    def image_shape(self) -> tuple[int, int]:
+        """(height, width) in pixels."""
+        height, width = self.images.shape[2:]
+        return height, width
 
     @cached_property
     def data_hash(self) -> str:
@@ -80,11 +88,13 @@ class FederatedData:
         return self.images[index], self.labels[index]
 
 
-def to_float(images: np.ndarray) -> Tensor:
-    """Grey values 0..255 to [0, 1].
+def to_float(images: np.ndarray, mean: Sequence[float] = (), std: Sequence[float] = ()) -> Tensor:
+    """Values 0..255 to [0, 1], less ``mean`` and over ``std`` of each channel where given.
 
     Args:
         images: [n, c, h, w] uint8.
+        mean: [c], or empty.
+        std: [c], or empty.
     Returns:
         [n, c, h, w] float32, newly allocated and contiguous.
     Raises:
@@ -92,27 +102,33 @@ def to_float(images: np.ndarray) -> Tensor:
     """
     if images.dtype != np.uint8:
         raise TypeError(f"images are {images.dtype}; they must be uint8")
-    return torch.from_numpy(images.astype(np.float32, order="C")).div_(255)
+    scaled = torch.from_numpy(images.astype(np.float32, order="C")).div_(255)
+    if mean:
+        scaled.sub_(torch.tensor(mean).view(-1, 1, 1))
+    if std:
+        scaled.div_(torch.tensor(std).view(-1, 1, 1))
+    return scaled
 
 
 def load_federated(config: Config) -> FederatedData:
     """Read, choose, rotate and split, all by ``data_seed``: equal for every method and run seed.
 
     One permutation of the training images serves both ends: its first ``train_size`` go to the
-    clients, its last 10,000 are validation. So a smaller training set is part of a larger one.
-    Where fewer than 20,000 images are at hand, all that clients do not get is validation.
+    clients, its last 10,000 (CIFAR10: 5,000) are validation. So a smaller training set is part of
+    a larger one. Where fewer than twice as many images are at hand, all that clients do not get is
+    validation, at most that number.
 
     Raises:
         DataError: data missing or damaged, or a size or split that is impossible.
     Source: Appendix H, "Federated setup" and "Shared setting".
     """
     check_split(config.train_size, config.clients, config.alpha, config.min_examples)
-    digits = load_digits(config.data_dir)
-    train, validation = _choose(config, digits)
-    images, labels = digits.images[train], digits.labels[train]
-    val_images, val_labels = digits.images[validation], digits.labels[validation]
-    test_images, angles = digits.test_images, None
-    if config.dataset == "rotmnist":
+    found = _load(config)
+    train, validation = _choose(config, found)
+    images, labels = found.images[train], found.labels[train]
+    val_images, val_labels = found.images[validation], found.labels[validation]
+    test_images, angles = found.test_images, None
+    if config.rotated:
         images, angles = _rotated(config, "train", images)
         val_images, _ = _rotated(config, "validation", val_images)
         if test_images is not None:
@@ -128,8 +144,8 @@ def load_federated(config: Config) -> FederatedData:
     )
     return FederatedData(
         name=config.dataset,
-        num_classes=10,
-        in_channels=1,
+        num_classes=found.num_classes,
+        in_channels=images.shape[1],
         images=images,
         labels=labels,
         angles=angles,
@@ -137,23 +153,35 @@ def load_federated(config: Config) -> FederatedData:
         val_images=val_images,
         val_labels=val_labels,
         test_images=test_images,
-        test_labels=digits.test_labels,
-        source=digits.source,
+        test_labels=found.test_labels,
+        source=found.source,
+        mean=found.mean,
+        std=found.std,
     )
 
 
-def _choose(config: Config, digits: Digits) -> tuple[np.ndarray, np.ndarray]:
-    total = len(digits.labels)
-    least = VALIDATION if total >= _WHOLE else max(1, total // 10)
+def _load(config: Config) -> Images:
+    loaders = {"mnist": load_digits, "cifar10": load_cifar10}
+    upright = config.dataset.removeprefix("rot") if config.rotated else config.dataset
+    if upright in loaders:
+        return loaders[upright](config.data_dir)
+    return own_images(config.dataset, config.data_dir)
+
+
+def _choose(config: Config, found: Images) -> tuple[np.ndarray, np.ndarray]:
+    total = len(found.labels)
+    # Of fewer images, too many would be left unused.
+    whole = total >= 2 * found.validation
+    least = found.validation if whole else max(1, total // 10)
     if config.train_size > total - least:
         raise DataError(
             f"train-size is {config.train_size:,}, but of the {total:,} training images at hand "
             f"{least:,} must stay for validation; use at most {total - least:,}, "
-            "or name a folder with all of MNIST by data-dir"
+            "or name a folder with more of them by data-dir"
         )
     order = numpy_rng(config.data_seed, "subset").permutation(total)
     # From the far end, so that curves on the first images of it compare across train sizes.
-    return order[: config.train_size], order[config.train_size :][::-1][:VALIDATION]
+    return order[: config.train_size], order[config.train_size :][::-1][: found.validation]
 
 
 def _rotated(config: Config, part: str, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

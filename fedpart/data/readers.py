@@ -14,6 +14,7 @@ IMAGE_SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff"}
 )
 _PIXELS = frozenset({"1", "L", "LA", "P", "RGB", "RGBA"})
+_GREY = frozenset({"1", "L", "LA"})
 _IDX_TYPES = {0x08: ">u1", 0x0D: ">f4", 0x0E: ">f8"}
 
 
@@ -144,40 +145,48 @@ def class_labels(names: list[str], num_classes: int, where: Path) -> dict[str, i
 
 
 def read_images(
-    files: dict[str, list[Path]], labels: dict[str, int], shape: tuple[int, int]
+    files: dict[str, list[Path]], labels: dict[str, int], shape: tuple[int, int], colour: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Decode an image folder to grey.
+    """Decode an image folder.
 
     Args:
         files: from ``image_files``.
         labels: from ``class_labels``.
         shape: (height, width) in pixels that each image must have.
+        colour: red, green and blue; else grey, to which colour images are turned.
     Returns:
-        images [n, h, w] uint8 and labels [n] int64.
+        images uint8 [n, h, w], or [n, 3, h, w] in colour, and labels [n] int64.
     Raises:
-        DataError: a file that is no image, is cut, or has another size.
+        DataError: a file that is no image, is cut, has another size, or is grey among colour ones.
     """
     pairs = [(file, labels[name]) for name, members in files.items() for file in members]
-    images = np.empty((len(pairs), *shape), np.uint8)
+    images = np.empty((len(pairs), *((3, *shape) if colour else shape)), np.uint8)
     for position, (file, _) in enumerate(pairs):
-        images[position] = _read_image(file, shape)
+        pixels = _read_image(file, shape, colour)
+        images[position] = pixels.transpose(2, 0, 1) if colour else pixels
     return images, np.array([label for _, label in pairs], np.int64)
 
 
-def _read_image(file: Path, shape: tuple[int, int]) -> np.ndarray:
+def _read_image(file: Path, shape: tuple[int, int], colour: bool) -> np.ndarray:
     try:
         with Image.open(file) as image:
             if image.mode not in _PIXELS:
                 # 16-bit and float modes would be clipped at 255 without a word.
                 raise DataError(
-                    f"{file} has pixels of mode {image.mode!r}; convert it to 8-bit grey"
+                    f"{file} has pixels of mode {image.mode!r}; "
+                    f"convert it to 8-bit {'colour' if colour else 'grey'}"
+                )
+            if colour and image.mode in _GREY:
+                raise DataError(
+                    f"{file} is grey (mode {image.mode!r}) among colour images; "
+                    "convert it to RGB or remove it"
                 )
             if image.size != shape[::-1]:
                 raise DataError(
                     f"{file} is {image.width}x{image.height} pixels; "
                     f"images must be {shape[1]}x{shape[0]}"
                 )
-            return np.asarray(image.convert("L"))
+            return np.asarray(image.convert("RGB" if colour else "L"))
     # Pillow's decoders raise each of these on damaged files.
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         raise DataError(f"{file} is no readable image ({error}); replace or remove it") from None

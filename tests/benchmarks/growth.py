@@ -68,7 +68,7 @@ def rounds_of(
         start_up = time.perf_counter() - started
         observer.more = lambda: {"start-up": start_up, "peak": float(peak_rss())}
         connection.recv()
-        observer.mark = time.perf_counter()
+        observer.mark, observer.cpu_mark = time.perf_counter(), time.process_time()
         strategy.start(grid)
 
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedpart.data import FederatedData, to_float
+from fedpart.data import FederatedData
 from fedpart.program import Program
 from fedpart.server import sample_clients
 
@@ -65,7 +65,7 @@ class Loop:
         mean = [torch.zeros_like(w) for w in self.weights]
         for client in sample_clients(self.config, server_round):
             images, labels = self.data.client(client)
-            x, y = to_float(images), torch.from_numpy(labels)
+            x, y = self.program.to_float(images), torch.from_numpy(labels)
             for _ in range(self.partitions(client, x, y)):
                 optimizer = torch.optim.SGD(self.weights, lr=self.config.client_lr)
                 for batch in torch.randperm(len(y)).split(self.config.batch_size):

@@ -33,23 +33,24 @@ class Stepping:
 
     def __init__(self, program: Program, folder: RunFolder, connection: Connection) -> None:
         self.program, self.folder, self.connection = program, folder, connection
-        self.mark = time.perf_counter()
+        self.mark, self.cpu_mark = time.perf_counter(), time.process_time()
         self.more: Callable[[], Answer] = dict
 
     def after_round(self, state: ServerState, replies: list[ClientReply], *rest: object) -> None:
         self.folder.after_round(state, replies, *rest)  # type: ignore[arg-type]
-        seconds = time.perf_counter() - self.mark
+        seconds, cpu = time.perf_counter() - self.mark, time.process_time() - self.cpu_mark
         copies = self.program.config.samples
         passes = sum(r.num_examples * self.program.passes(r.chunk) for r in replies) * copies
         answer = {
             "seconds": seconds,
+            "cpu": cpu,
             "clients": sum(r.seconds for r in replies),
             "passes": float(passes),
             **self.more(),
         }
         self.connection.send(answer)
         self.connection.recv()
-        self.mark = time.perf_counter()
+        self.mark, self.cpu_mark = time.perf_counter(), time.process_time()
 
 
 def product(connection: Connection, name: str, rounds: int, changes: dict[str, object]) -> None:
@@ -83,9 +84,10 @@ def loop(
 def _timed(connection: Connection, rounds: int, function: Callable[[], object]) -> None:
     for _ in range(rounds):
         connection.recv()
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         function()
-        connection.send({"seconds": time.perf_counter() - started})
+        seconds = time.perf_counter() - started
+        connection.send({"seconds": seconds, "cpu": time.process_time() - cpu})
 
 
 def evaluation(connection: Connection, rounds: int, images: int, precision: str | None) -> None:

@@ -215,7 +215,7 @@ def test_nothing_is_loaded_or_built_twice(program, data, monkeypatch):
         raise AssertionError("built again")
 
     monkeypatch.setattr("clients.app.load_federated", never)
-    monkeypatch.setattr("clients.app.build_program", never)
+    monkeypatch.setattr("clients.app.program_for", never)
     run(program, initial_state(program), Recorder(), inline_grid(program, data))
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from fedpart.config import Config, keys, load_toml, make_config
 from fedpart.errors import ConfigError
-from fedpart.paper import DIGITS
+from fedpart.paper import BLOCKS, DIGITS, OBJECTS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -45,7 +45,13 @@ def test_fedavg_has_one_chunk_and_learns_nothing():
     assert config.dropout == 0.1
 
 
-@pytest.mark.parametrize(("dataset", "skew"), [("mnist", "label"), ("rotmnist", "rotation")])
+@pytest.mark.parametrize(
+    ("dataset", "skew"),
+    [
+        *(("mnist", "label"), ("rotmnist", "rotation")),
+        *(("cifar10", "label"), ("rotcifar10", "rotation"), ("rotten:apples", "label")),
+    ],
+)
 def test_skew_follows_the_data_set(dataset, skew):
     assert Config(dataset=dataset).skew == skew
     assert Config(dataset=dataset, skew="iid").skew == "iid"
@@ -65,6 +71,7 @@ def test_config_hash_follows_what_results_depend_on():
 def test_names_of_runs():
     assert Config(train_size="5k", seed=3).run_name == "rotmnist-partitioned-5000-seed3"
     assert Config(name="mine").run_name == "mine"
+    assert Config(dataset="my.module:digits").run_name == "my.module-digits-partitioned-1250-seed0"
 
 
 @pytest.mark.parametrize(
@@ -76,6 +83,16 @@ def test_names_of_runs():
             {"method": "fedavgg"},
             "method is 'fedavgg'; it must be one of partitioned, augerino, fedavg; did you mean "
             "'fedavg'?",
+        ),
+        (
+            {"dataset": "rotcifar"},
+            "dataset is 'rotcifar'; it must be one of mnist, rotmnist, cifar10, rotcifar10, or "
+            "module:function for your own; did you mean 'rotcifar10'?",
+        ),
+        (
+            {"augmentation": "module:"},
+            "augmentation is 'module:'; it must be one of symmetric, asymmetric, generators, none, "
+            "or module:Class for your own",
         ),
         ({"dropout": 1.0}, "dropout is 1.0; it must be below 1"),
         ({"samples": 0}, "samples is 0; it must be at least 1"),
@@ -116,25 +133,33 @@ def test_settings_cannot_be_changed():
         Config().rounds = 3
 
 
+def block_of(config):
+    return next(block for block in BLOCKS if config.dataset in block.datasets)
+
+
 def test_the_papers_table_is_there():
     names = {path.stem for path in CONFIGS.glob("*.toml")}
-    for dataset in ("mnist", "rotmnist"):
-        for method in (row.method for row in DIGITS.rows):
-            cells = {f"{dataset}-{size}-{method}" for size in ("1.25k", "5k", "50k")}
-            assert {f"quick-{dataset}-1.25k-{method}", *cells} <= names
+    for block in BLOCKS:
+        for dataset, size in block.columns:
+            for row in block.rows:
+                assert f"{dataset}-{size / 1000:g}k-{row.method}" in names
+    for dataset in DIGITS.datasets:
+        assert {f"quick-{dataset}-1.25k-{row.method}" for row in DIGITS.rows} <= names
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda p: p.stem)
 def test_each_config_loads_and_is_what_its_name_says(path):
     config = make_config(load_toml(path))
-    quick = path.stem.startswith("quick-")
+    block, quick = block_of(config), path.stem.startswith("quick-")
     dataset, size, method = path.stem.removeprefix("quick-").rsplit("-", 2)
     assert (config.dataset, config.method) == (dataset, method)
     assert config.train_size == float(size[:-1]) * 1000
-    assert config.rounds == (600 if quick else DIGITS.rounds)
-    assert (config.skew, config.alpha) == DIGITS.split[dataset]
+    assert config.rounds == ((600 if block is DIGITS else 20) if quick else block.rounds)
+    assert (config.skew, config.alpha) == block.split[dataset]
     assert config.clients_per_round == 10
-    stated = DIGITS.settings | (DIGITS.learned if method == "partitioned" else {})
+    stated = block.settings | (block.learned if method == "partitioned" else {})
+    if quick and block is OBJECTS:
+        stated |= {"model": "resnet9-narrow", "eval_every": 20}
     assert {name: getattr(config, name) for name in stated} == stated
 
 
@@ -148,8 +173,9 @@ def test_each_config_says_what_to_expect_of_it(path):
         assert "No row of the paper." in header
         return
     config = make_config(load_toml(path))
-    row = DIGITS.row(config.method)
-    column = DIGITS.columns.index((config.dataset, config.train_size))
+    block = block_of(config)
+    row = block.row(config.method)
+    column = block.columns.index((config.dataset, config.train_size))
     mean, error = row.accuracy[column]
     assert f"Paper, federated results: {mean:.1f} +- {error:.1f} % validation accuracy" in header
     assert f"upload {row.upload} % of FedAvg's" in header

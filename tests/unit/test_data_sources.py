@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedpart.data import sources
+from fedpart.data import download, sources
 from fedpart.data.readers import read_idx, to_uint8
 from fedpart.errors import DataError
 
@@ -23,7 +23,7 @@ def idx(array):
 def sealed(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDPART_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("FEDPART_DATA", raising=False)
-    monkeypatch.setattr(sources, "_reachable", lambda: False)
+    monkeypatch.setattr(download, "reachable", lambda address: False)
 
 
 @pytest.fixture
@@ -253,7 +253,7 @@ def test_earlier_download_in_the_cache(tmp_path, folder, digits):
 
 def test_download_appears_whole_or_not_at_all(tmp_path, monkeypatch, folder, digits):
     torchvision = pytest.importorskip("torchvision")
-    monkeypatch.setattr(sources, "_reachable", lambda: True)
+    monkeypatch.setattr(download, "reachable", lambda address: True)
     monkeypatch.setattr(sources, "_packaged", lambda: "packaged")
 
     def broken(root, download):
@@ -278,8 +278,7 @@ def test_download_appears_whole_or_not_at_all(tmp_path, monkeypatch, folder, dig
 
 def test_without_network_the_probe_is_quick_and_quiet(monkeypatch, capfd):
     monkeypatch.undo()
-    monkeypatch.setattr(sources, "_PROBE", "http://127.0.0.1:9/nothing")
-    assert not sources._reachable()
+    assert not download.reachable("http://127.0.0.1:9/nothing")
     assert capfd.readouterr() == ("", "")
 
 

@@ -154,13 +154,9 @@ def test_what_cannot_be_run_ends_in_one_sentence_and_writes_nothing(
 def test_a_nodes_own_data_folder_comes_first(monkeypatch):
     seen = []
 
-    class Data:
-        num_classes, in_channels = 10, 1
-        images, _ = tiny.images(1, side=28)
-
     def load(config):
         seen.append(config.data_dir)
-        return Data()
+        return tiny.data(side=28)
 
     monkeypatch.setattr("clients.app.load_federated", load)
     monkeypatch.setattr("clients.app._built", {})

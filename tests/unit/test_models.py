@@ -146,7 +146,7 @@ def test_a_users_model_in_the_working_directory_is_found(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("resnet", "model 'resnet' is unknown: use mnist-cnn, or module:function"),
+        ("resnet", "model is 'resnet'; it must be one of mnist-cnn, .* did you mean 'resnet9'"),
         ("no_such_module_here:net", "ModuleNotFoundError"),
         ("tiny:no_such_function", "AttributeError"),
         ("tiny:raises", "RuntimeError: no weights on this planet"),

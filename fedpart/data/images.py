@@ -1,0 +1,163 @@
+"""Images of any kind as they come: from image folders, or from a user's own function."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedpart.data.cache import cached, listing_key
+from fedpart.data.readers import class_labels, image_files, read_images
+from fedpart.errors import DataError
+from fedpart.plugins import call_own
+
+# Part of every key: a change of what is stored must not meet old entries.
+FORMAT = "1"
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Upright images as they come.
+
+    Attributes:
+        images: [n, c, h, w] uint8, read-only where it is memory-mapped.
+        labels: [n] int64, 0..num_classes-1.
+        test_images: [t, c, h, w] uint8, or None where there are none.
+        test_labels: [t] int64, or None.
+        source: one sentence for the user.
+        num_classes: how many labels there are.
+        mean: of each channel, in [0, 1], taken off before the network; empty for nothing.
+        std: of each channel, divided by; empty for nothing.
+        validation: images that stay for validation where there are at least twice as many.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    test_images: np.ndarray | None = None
+    test_labels: np.ndarray | None = None
+    source: str = "a function of your own"
+    num_classes: int = 10
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    validation: int = 10_000
+
+
+def own_images(spec: str, data_dir: str | None) -> Images:
+    """What ``module:function`` returns when called with ``data_dir``.
+
+    Raises:
+        ConfigError: it cannot be imported, or raises.
+        DataError: it returns something else, or images and labels that do not fit.
+    """
+    found = call_own("dataset", spec, data_dir=data_dir)
+    if not isinstance(found, Images):
+        raise DataError(
+            f"dataset {spec!r} returned {type(found).__name__}, not a fedpart.data.Images"
+        )
+    _check(f"dataset {spec!r}", found.images, found.labels, found.num_classes)
+    if found.test_images is not None and found.test_labels is not None:
+        _check(f"test set of {spec!r}", found.test_images, found.test_labels, found.num_classes)
+        if found.test_images.shape[1:] != found.images.shape[1:]:
+            shapes = [tuple(a.shape[1:]) for a in (found.test_images, found.images)]
+            raise DataError(f"test images of {spec!r} are {shapes[0]}, training images {shapes[1]}")
+    channels = found.images.shape[1]
+    for name, values in (("mean", found.mean), ("std", found.std)):
+        if values and len(values) != channels:
+            raise DataError(f"dataset {spec!r} has {len(values)} {name} values, not {channels}")
+    return found
+
+
+def _check(what: str, images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
+    if images.ndim != 4 or images.dtype != np.uint8:
+        raise DataError(
+            f"{what} has images of type {images.dtype} and shape {images.shape}; they must be "
+            "uint8 [n, channels, height, width]"
+        )
+    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"{what} has labels of type {labels.dtype} and shape {labels.shape}; there must be one "
+            f"whole number for each of the {len(images):,} images"
+        )
+    if not len(labels):
+        raise DataError(f"{what} holds no images")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= num_classes:
+        raise DataError(f"{what} has labels {low} to {high}; they must be 0 to {num_classes - 1}")
+
+
+def counted(arrays: Mapping[str, np.ndarray], kind: str, where: str) -> str:
+    """``1,250 training and 200 test images from ...``."""
+    test = arrays.get("test_labels")
+    tests = 0 if test is None else len(test)
+    return f"{len(arrays['train_labels']):,} training and {tests:,} test {kind} {where}"
+
+
+def part_arrays(
+    part: str, images: np.ndarray, labels: np.ndarray, where: Path | str
+) -> dict[str, np.ndarray]:
+    """``<part>_images`` [n, c, h, w] and ``<part>_labels``; a channel is added to [n, h, w].
+
+    Raises:
+        DataError: there is no image.
+    """
+    if not len(images):
+        raise DataError(f"{where} holds no images; put some there or name another data-dir")
+    images = images[:, None] if images.ndim == 3 else images
+    return {f"{part}_images": images, f"{part}_labels": labels}
+
+
+def folder_arrays(
+    place: Path, num_classes: int, shape: tuple[int, int], colour: bool
+) -> tuple[Callable[[], str], Callable[[], dict[str, np.ndarray]]]:
+    """Key and contents of an image folder ``train/<class>/*``, ``test/<class>/*``.
+
+    Args:
+        place: the folder.
+        num_classes: at most so many.
+        shape: (height, width) of every image.
+        colour: three channels, or one.
+    Returns:
+        two functions: the key of what lies there, and its arrays by name.
+    Raises:
+        DataError: a folder that cannot be listed, too many classes, or one without images.
+    """
+    files = {"train": image_files(place / "train")}
+    if (place / "test").is_dir():
+        files["test"] = image_files(place / "test")
+    # Classes of both parts together, so that a label means the same in each.
+    names = sorted({name for part in files.values() for name in part})
+    labels = class_labels(names, num_classes, place)
+    for part, members in files.items():
+        for name, some in members.items():
+            if not some:
+                raise DataError(
+                    f"{place / part / name} holds no images; put some there or remove the folder"
+                )
+
+    def build() -> dict[str, np.ndarray]:
+        arrays: dict[str, np.ndarray] = {}
+        for part, members in files.items():
+            images, values = read_images(members, labels, shape, colour)
+            arrays |= part_arrays(part, images, values, f"{place / part}/<class>")
+        return arrays
+
+    def key() -> str:
+        every = [file for part in files.values() for members in part.values() for file in members]
+        return listing_key(every, FORMAT, str(place.resolve()), *files)
+
+    return key, build
+
+
+def cached_arrays(
+    name: str,
+    key: Callable[[], str],
+    build: Callable[[], dict[str, np.ndarray]],
+    outside: Path | None,
+) -> Mapping[str, np.ndarray]:
+    """``fedpart.data.cache.cached`` under a key that may fail to be made."""
+    try:
+        entry = f"{name}-{key()}"
+    except OSError:
+        # A file that cannot be read: the reader says so by name.
+        return build()
+    return cached(entry, build, outside)

@@ -1,0 +1,28 @@
+"""Networks: the paper's, concrete dropout, and the user's own modules."""
+
+from fedpart.models.build import MODELS, build_model, refuse_running_statistics
+from fedpart.models.digits import MnistCNN
+from fedpart.models.dropout import CONCRETE_TEMPERATURE, ConcreteDropout, swap_dropout
+from fedpart.models.fixup import FixupResNet
+from fedpart.models.hyper import OwnHyper, noise, own_hyperparameters
+from fedpart.models.mlp import MLP
+from fedpart.models.resnet9 import ResNet9, ResNet9Narrow
+from fedpart.models.wide import WideResNet
+
+__all__ = [
+    "CONCRETE_TEMPERATURE",
+    "MLP",
+    "MODELS",
+    "ConcreteDropout",
+    "FixupResNet",
+    "MnistCNN",
+    "OwnHyper",
+    "ResNet9",
+    "ResNet9Narrow",
+    "WideResNet",
+    "build_model",
+    "noise",
+    "own_hyperparameters",
+    "refuse_running_statistics",
+    "swap_dropout",
+]

@@ -1,0 +1,74 @@
+"""Models by name, and the user's own."""
+
+from collections.abc import Callable
+
+from torch import nn
+
+from fedpart.errors import ConfigError
+from fedpart.models.digits import MnistCNN
+from fedpart.models.fixup import FixupResNet
+from fedpart.models.mlp import MLP
+from fedpart.models.resnet9 import ResNet9, ResNet9Narrow
+from fedpart.models.wide import WideResNet
+from fedpart.plugins import call_own
+from fedpart.spelling import check_name
+
+# Called with the number of classes, the channels of the images, and (height, width).
+MODELS: dict[str, Callable[[int, int, tuple[int, int]], nn.Module]] = {
+    "mnist-cnn": lambda classes, channels, _: MnistCNN(classes, channels),
+    "resnet9": lambda classes, channels, _: ResNet9(classes, channels),
+    "resnet9-narrow": lambda classes, channels, _: ResNet9Narrow(classes, channels),
+    "fixup-resnet8": lambda classes, channels, _: FixupResNet(8, classes, channels),
+    "fixup-resnet14": lambda classes, channels, _: FixupResNet(14, classes, channels),
+    "wide-resnet20": lambda classes, channels, _: WideResNet(20, 1, classes, channels),
+    "resnet50": lambda classes, channels, _: WideResNet(50, 1, classes, channels),
+    "mlp": lambda classes, channels, side: MLP(classes, channels * side[0] * side[1]),
+}
+
+
+def refuse_running_statistics(module: nn.Module) -> None:
+    """Refuse layers whose running statistics no partition could own.
+
+    Raises:
+        ConfigError: names the first such layer.
+    Source: Appendix "Partitioned affine transformations"; statistics would leak data across chunks.
+    """
+    for name, part in module.named_modules():
+        if getattr(part, "running_mean", None) is not None:
+            raise ConfigError(
+                f"layer {name} ({type(part).__name__}) keeps running statistics, which belong to "
+                "no partition and would leak data between chunks: use GroupNorm or LayerNorm"
+            )
+
+
+def build_model(
+    spec: str, num_classes: int, in_channels: int, image_shape: tuple[int, int] = (28, 28)
+) -> nn.Module:
+    """The network called ``spec``.
+
+    Args:
+        spec: a name of ``MODELS``, or ``module:function`` that is called with ``num_classes`` and
+            ``in_channels`` and returns an ``nn.Module``; the working directory is searched too.
+        num_classes: number of outputs.
+        in_channels: channels of the images.
+        image_shape: (height, width) in pixels.
+    Raises:
+        ConfigError: no such model, it cannot be imported or built, or it keeps running statistics.
+    """
+    try:
+        check_name(spec, list(MODELS), "function")
+    except ValueError as error:
+        raise ConfigError(f"model {error}") from None
+    if spec in MODELS:
+        return MODELS[spec](num_classes, in_channels, image_shape)
+    model = call_own("model", spec, num_classes=num_classes, in_channels=in_channels)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model {spec!r} returned {type(model).__name__}, not a torch.nn.Module")
+    refuse_running_statistics(model)
+    lazy = [n for n, p in model.named_parameters() if isinstance(p, nn.UninitializedParameter)]
+    if lazy:
+        raise ConfigError(
+            f"parameter {lazy[0]} of model {spec!r} has no shape yet: call the model once on a "
+            "blank image before returning it, or give the layer its sizes"
+        )
+    return model

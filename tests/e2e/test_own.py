@@ -1,0 +1,109 @@
+"""What the README says about bringing one's own, as a newcomer copies it."""
+
+import importlib.util
+import json
+import shlex
+import sys
+
+import pytest
+from command_line import SIM
+
+ROOT = SIM.parent
+FEW = shlex.split("--rounds 2 --samples 2 --train-size 60 --eval-size 20 --backend inline")
+
+
+@pytest.fixture(scope="module")
+def readme():
+    spec = importlib.util.spec_from_file_location("ci_readme", ROOT / ".ci" / "readme.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def copied(readme, home, monkeypatch):
+    """The README's modules in the working directory, and forgotten afterwards."""
+    found = readme.modules(ROOT / "README.md")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name, text in found.items():
+        (home / name).write_text(text)
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
+    return found
+
+
+def commands(readme, *words):
+    typed = readme.typed(ROOT / "README.md")
+    return [c for c in typed if all(word in c for word in words)]
+
+
+def test_each_is_at_most_fifteen_lines(copied):
+    assert set(copied) == {"mymodel.py", "mydata.py", "myaugmentation.py", "mylayer.py"}
+    # Blank ones apart.
+    assert all(len([line for line in text.splitlines() if line]) <= 15 for text in copied.values())
+
+
+def test_a_model_and_a_data_set_of_ones_own_train(readme, copied, sim, home):
+    """torchvision's ResNet-18 with GroupNorm, through the same command."""
+    (command,) = commands(readme, "mydata:stripes", "mymodel:resnet")
+    code, _, err = sim(*shlex.split(command)[2:], *FEW)
+    assert code == 0, err
+    summary = json.loads((home / "runs/own-model/summary.json").read_text())
+    assert summary["dataset"] == "mydata:stripes"
+    # 11 million weights, 4 bytes each, to ten clients in two rounds.
+    assert summary["download_model_bytes"] > 20 * 4 * 11e6
+
+
+def test_an_augmentation_and_a_hyperparameter_of_ones_own_are_learned(readme, copied, sim, home):
+    """Both are in the records by name, start where they were told to, and move."""
+    (command,) = commands(readme, "mylayer:net", "myaugmentation:Brightness")
+    code, _, err = sim(*shlex.split(command)[2:], *FEW, "--hyper-lr", "0.05")
+    assert code == 0, err
+    lines = (home / "runs/own-psi/rounds.jsonl").read_text().splitlines()
+    found = [json.loads(line)["hyper_readable"] for line in lines]
+    assert set(found[-1]) == {"brightness", "0.log_std"}
+    assert abs(found[-1]["brightness"] - 0.1) > 0.01
+    assert abs(found[-1]["0.log_std"] - 0.0498) > 0.0005
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        (
+            "dataset",
+            "def own(data_dir):\n    return 3\n",
+            "returned int, not a fedpart.data.Images",
+        ),
+        ("dataset", "def own(data_dir):\n    raise OSError('no disk')\n", "OSError: no disk"),
+        (
+            "dataset",
+            "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
+            "    return Images(np.zeros((9, 28, 28), np.uint8), np.zeros(9, int))\n",
+            "images of type uint8 and shape (9, 28, 28); they must be uint8 [n, channels",
+        ),
+        (
+            "dataset",
+            "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
+            "    return Images(np.zeros((9, 1, 28, 28), np.uint8), np.full(9, 10))\n",
+            "has labels 10 to 10; they must be 0 to 9",
+        ),
+        ("augmentation", "class own:\n    def __init__(self, start):\n        pass\n", "initial"),
+        (
+            "augmentation",
+            "import torch\n\n\nclass own:\n    names, noise_size = ('a', 'b'), 1\n"
+            "    def __init__(self, start):\n        pass\n"
+            "    def initial(self):\n        return torch.zeros(1)\n"
+            "    def apply(self, images, raw, noise):\n        return images\n"
+            "    def readable(self, raw):\n        return {}\n",
+            "has 2 names and initial values of shape (1,)",
+        ),
+    ],
+)
+def test_what_cannot_be_used_gets_one_sentence_before_the_run(sim, home, name, text, sentence):
+    module = f"wrong_{abs(hash(text))}"
+    (home / f"{module}.py").write_text(text)
+    code, _, err = sim(f"--{name}", f"{module}:own", "--out", "runs/wrong", "--clients", "20", *FEW)
+    assert code in (2, 3)
+    assert sentence in err
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1 or err.splitlines()[-1].startswith("error: ")
+    assert not (home / "runs").exists()
