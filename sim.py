@@ -62,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
     commands: dict[str, Callable[[list[str]], None]] = {
         "compare": _compare,
+        "deploy": _deploy,
         "split": _split,
         "table": _table,
     }
@@ -300,6 +301,12 @@ def _compare(argv: list[str]) -> None:
     comparison = compare(folders, out, target)
     sys.stderr.write("".join(f"{note}\n" for note in comparison.notes))
     sys.stdout.write(f"{comparison.text()}\n\n{out} and {out.with_suffix('.csv')}\n")
+
+
+def _deploy(argv: list[str]) -> None:
+    from clients.deployment.rehearsal import deploy
+
+    deploy(argv, _progress, lambda config: _prepare(config, None)[0])
 
 
 def _table(argv: list[str]) -> None:
