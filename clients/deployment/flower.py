@@ -147,8 +147,12 @@ class Deployment:
             *("--superlink", superlink or self.address),
             *("--host", _LOOPBACK, "--port", str(self.ports[node + 1])),
             *("--auth-supernode-private-key", str(self.key(node))),
-            *("--node-config", flower_config(partition_id=node, num_partitions=self.nodes) + " "
-              + flower_config(**config)),
+            *(
+                "--node-config",
+                flower_config(partition_id=node, num_partitions=self.nodes)
+                + " "
+                + flower_config(**config),
+            ),
         ]
         self._commands[node] = words
         self._start(f"node-{node}", words)

@@ -74,9 +74,7 @@ class Authority:
             self._begin(_name(hosts[0]), key, days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
-            .add_extension(
-                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
-            )
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
             .sign(self._key, hashes.SHA384())
         )
         paths = self.folder / "server.crt", self.folder / "server.key"
@@ -155,7 +153,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument(
-        "--host", nargs="+", default=[], help="names and addresses of the server, as nodes type them"
+        "--host",
+        nargs="+",
+        default=[],
+        help="names and addresses of the server, as nodes type them",
     )
     parser.add_argument("--node", nargs="+", default=[], help="names of nodes, one key for each")
     known = parser.parse_args(argv)

@@ -152,7 +152,9 @@ def _follow(deployment: Deployment, run: str, watch: Watch, progress: Progress) 
                 raise ClientFailure(why)
     info = watch.info()
     if info.exit_code is None:
-        raise ClientFailure(f"Flower's server process was killed; see {deployment.log('superlink')}")
+        raise ClientFailure(
+            f"Flower's server process was killed; see {deployment.log('superlink')}"
+        )
     if info.exit_code != 0:
         error = FedpartError(info.exit or "no reason given")
         error.exit_code = info.exit_code

@@ -1,5 +1,6 @@
 """Data sets, and how they are split over clients."""
 
 from fedpart.data.federated import FederatedData, load_federated, to_float
+from fedpart.data.own import load_own
 
-__all__ = ["FederatedData", "load_federated", "to_float"]
+__all__ = ["FederatedData", "load_federated", "load_own", "to_float"]

@@ -439,7 +439,7 @@ def test_under_flowers_runtime_empty_rounds_are_recorded_and_end_the_run(
         pytest.raises(ClientFailure, match="no reply counted in 2 rounds in a row"),
     ):
         app(inline_grid(program, data), Context(1, 1, {}, RecordDict(), run_config))
-    assert caplog.messages[-1] == f"stopped after round 2; go on: python sim.py --resume {out}"
+    assert caplog.messages[-1] == f"stopped after round 2; go on with resume=true out={out}"
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     assert [[c["status"] for c in r["clients"]] for r in rounds] == [["failed"] * 4] * 2
     assert json.loads((out / "run.json").read_text())["exit_code"] == 5

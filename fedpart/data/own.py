@@ -1,0 +1,73 @@
+"""What one device holds: all of it is one client's, and nothing else is known to the device."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fedpart.config import Config
+from fedpart.data.federated import FederatedData
+from fedpart.data.readers import to_uint8
+from fedpart.data.sources import NUM_CLASSES, SIDE, load_digits
+from fedpart.errors import DataError
+
+
+def load_own(config: Config, path: str, client_id: int) -> FederatedData:
+    """The images of one client, as they are: nothing is chosen, rotated or split.
+
+    Args:
+        config: of the run; names the data set, which says how many classes there are.
+        path: an ``.npz`` with ``images`` and ``labels``, or a folder as for ``data-dir``, whose
+            training images count.
+        client_id: whose they are; of other clients there are none.
+    Raises:
+        DataError: missing, damaged, or images of another kind than the data set's.
+    """
+    place = Path(path).expanduser()
+    if place.suffix == ".npz":
+        images, labels = _read_npz(place)
+    else:
+        digits = load_digits(str(place))
+        images, labels = digits.images, digits.labels
+    nobody = np.arange(0)
+    return FederatedData(
+        name=config.dataset,
+        num_classes=NUM_CLASSES,
+        in_channels=1,
+        images=images,
+        labels=labels,
+        angles=None,
+        client_indices=(*[nobody] * client_id, np.arange(len(labels))),
+        val_images=images[:0],
+        val_labels=labels[:0],
+        test_images=None,
+        test_labels=None,
+        source=f"{len(labels):,} images of client {client_id} from {place}",
+    )
+
+
+def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            images, labels = file["images"], file["labels"]
+    except KeyError as error:
+        raise DataError(f"{path} lacks an array: {error.args[0]}; it must hold both") from None
+    # NumPy and zipfile raise each of these on damaged files.
+    except (OSError, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
+        raise DataError(f"data-path {path} cannot be read as .npz ({error})") from None
+    if images.ndim == 3:
+        images = images[:, None]
+    if images.ndim != 4 or images.shape[1:] != (1, SIDE, SIDE):
+        raise DataError(
+            f"images of {path} have shape {images.shape}; they must be [n, {SIDE}, {SIDE}]"
+        )
+    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"labels of {path} are {labels.dtype} of shape {labels.shape}; they must be one whole "
+            f"number for each of the {len(images):,} images"
+        )
+    if len(labels) == 0:
+        raise DataError(f"{path} holds no images; put some there")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= NUM_CLASSES:
+        raise DataError(f"{path} holds labels {low} to {high}; they must be 0 to {NUM_CLASSES - 1}")
+    return to_uint8(images, path), labels.astype(np.int64)
