@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from clients.deployment.check import explain
 from clients.deployment.keys import Authority, node_key
 from clients.deployment.processes import Group
 from fedpart.errors import ClientFailure, ConfigError
@@ -27,9 +28,9 @@ QUIET = {
     # One thread, because the number of threads changes the order of sums and so the bits.
     "OMP_NUM_THREADS": "1",
 }
-# Of the caller's environment: what would show the checkout in place of the bundle, or change
-# Flower or Ray.
-_FOREIGN = ("PYTHONPATH", "FLWR_", "RAY_")
+# Of the caller's environment: what would show the checkout in place of the bundle, have every
+# message's process compile the bundle anew, or change Flower or Ray.
+_FOREIGN = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "FLWR_", "RAY_")
 _START_SECONDS = 120.0
 _LOOPBACK = "127.0.0.1"
 
@@ -114,9 +115,11 @@ class Deployment:
         """What a process has printed."""
         return self.folder / "logs" / f"{name}.log"
 
-    def start_superlink(self) -> None:
-        """Start it and wait until it answers; its database keeps keys and runs over a restart.
+    def start_superlink(self, wait: bool = True) -> None:
+        """Start it; its database keeps keys and runs over a restart.
 
+        Args:
+            wait: until it answers.
         Raises:
             ConfigError: it does not start.
         """
@@ -129,7 +132,7 @@ class Deployment:
         ]
         self._start("superlink", words)
         deadline = time.monotonic() + _START_SECONDS
-        while not self._answers():
+        while wait and not self._answers():
             if not self.group.runs("superlink") or time.monotonic() > deadline:
                 raise ConfigError(self._words("superlink", "SuperLink does not start"))
             time.sleep(0.1)
@@ -256,5 +259,5 @@ class Deployment:
         return True
 
     def _words(self, name: str, what: str) -> str:
-        lines = [line.strip() for line in self.log(name).read_text().splitlines() if line.strip()]
-        return f"{what} ({lines[-1] if lines else 'it said nothing'}); see {self.log(name)}"
+        log = self.log(name)
+        return f"{what} ({explain(log.read_text(errors='replace'))}); see {log}"

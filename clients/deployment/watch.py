@@ -46,7 +46,8 @@ class Watch:
 
     def rounds(self) -> Iterator[Observed]:
         """Rounds that have come since the last call, each with the evaluation it has."""
-        if not self.begun:
+        # The last file that a new run makes.
+        if not self.begun or not (self.path / "checkpoint.pt").exists():
             return
         evaluations = {e["round"]: e for e in read_lines(self.path / "evaluations.jsonl")}
         every, last = self._config.eval_every, self._config.rounds
