@@ -1,5 +1,6 @@
 """What one device holds: all of it is one client's, and nothing else is known to the device."""
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -47,12 +48,13 @@ def load_own(config: Config, path: str, client_id: int) -> FederatedData:
 
 def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here: NumPy leaves a file that is no archive open.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             images, labels = file["images"], file["labels"]
     except KeyError as error:
         raise DataError(f"{path} lacks an array: {error.args[0]}; it must hold both") from None
-    # NumPy and zipfile raise each of these on damaged files.
-    except (OSError, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
+    # NumPy and zipfile raise each of these on damaged files; TypeError where it is a single array.
+    except (OSError, ValueError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
         raise DataError(f"data-path {path} cannot be read as .npz ({error})") from None
     if images.ndim == 3:
         images = images[:, None]

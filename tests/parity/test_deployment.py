@@ -63,8 +63,9 @@ def deployment(tmp_path_factory) -> Iterator[Deployment]:
                 made.register()
                 yield made
         finally:
+            # Of a process that was killed, the end takes a moment.
+            wait_until(lambda: not alive(mark), 10)
             left = alive(mark)
-            left.pop(os.getpid(), None)
             for process in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
