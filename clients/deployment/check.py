@@ -83,9 +83,7 @@ def _certificate(reason: str) -> str:
     if "not yet valid" in reason:
         return "the server's certificate is not valid yet: set this machine's clock by NTP"
     if "mismatch" in reason:
-        return (
-            "the server's certificate is for another host: make one with this name"
-        )
+        return "the server's certificate is for another host: make one with this name"
     return "the server's certificate is not signed by the authority of this ca.crt: copy it again"
 
 
