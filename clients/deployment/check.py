@@ -54,7 +54,8 @@ def check_superlink(address: str, ca: Path) -> str:
     with contextlib.closing(connection):
         try:
             connection.request("GET", "/health")
-            date = connection.getresponse().getheader("Date")
+            answer = connection.getresponse()
+            status, date = answer.status, answer.getheader("Date")
         except ssl.SSLCertVerificationError as error:
             raise ConfigError(f"{address}: {_certificate(error.verify_message)}") from None
         except ssl.SSLError as error:
@@ -67,6 +68,11 @@ def check_superlink(address: str, ca: Path) -> str:
                 f"nobody answers at {address} ({error}): is the SuperLink running there, and does "
                 "a firewall let it through?"
             ) from None
+    if status != http.HTTPStatus.OK:
+        raise ConfigError(
+            f"{address} answers with HTTP status {status}: SuperLink is not running behind the "
+            "proxy, or something else listens there"
+        )
     ahead = 0.0 if date is None else time.time() - parsedate_to_datetime(date).timestamp()
     if not -_SLOW < ahead < _FAST:
         raise ConfigError(

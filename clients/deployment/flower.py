@@ -32,6 +32,8 @@ QUIET = {
 # message's process compile the bundle anew, or change Flower or Ray.
 _FOREIGN = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "FLWR_", "RAY_")
 _START_SECONDS = 120.0
+# What a SuperNode says once it is connected.
+_CONNECTED = b"SuperNode ID: "
 _LOOPBACK = "127.0.0.1"
 
 
@@ -87,6 +89,8 @@ class Deployment:
         self.poll = self.poll or max(0.1, self.nodes / 40)
         self._commands: dict[int, list[str]] = {}
         self._ended: dict[int, float] = {}
+        # Bytes of each node's log that are of an earlier run.
+        self._said: dict[int, int] = {}
         authority = Authority(self.folder / "tls")
         self._certificate, self._key = authority.certify([_LOOPBACK, "localhost"])
         self._ca = authority.folder / "ca.crt"
@@ -157,8 +161,17 @@ class Deployment:
                 + flower_config(**config),
             ),
         ]
+        log = self.log(f"node-{node}")
+        self._said[node] = log.stat().st_size if log.exists() else 0
         self._commands[node] = words
         self._start(f"node-{node}", words)
+
+    def connected(self) -> int:
+        """How many nodes have reached the SuperLink, as they say."""
+        return sum(
+            _CONNECTED in self.log(f"node-{node}").read_bytes()[self._said[node] :]
+            for node in self._commands
+        )
 
     def check(self) -> None:
         """Whether the SuperLink runs.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Where the app is: what is sent to every node.
 _APP = Path(__file__).resolve().parents[2]
-_LOOK, _PATIENCE = 0.2, 3.0
+_LOOK, _PATIENCE, _JOIN_SECONDS = 0.2, 3.0, 600.0
 # Seconds until a node that has ended is started again, as the systemd unit has it.
 _RESTART = 5.0
 
@@ -111,6 +111,7 @@ def _rehearse(
             deployment.register()
             for node in range(nodes):
                 deployment.start_node(node)
+            _join(deployment, progress)
             settings = config.model_dump(mode="json", by_alias=True) | {"out": str(out)}
             settings["chunks"] = ",".join(map(repr, config.chunks))
             run = deployment.run(**settings, resume=resume or None)
@@ -127,6 +128,21 @@ def _rehearse(
         raise error
 
 
+def _join(deployment: Deployment, progress: Progress) -> None:
+    """Wait for the nodes, whose processes take seconds each to start and all share a machine."""
+    deadline = time.monotonic() + _JOIN_SECONDS
+    while deployment.connected() < deployment.nodes and time.monotonic() < deadline:
+        time.sleep(_LOOK)
+        _look_after(deployment, progress)
+
+
+def _look_after(deployment: Deployment, progress: Progress) -> None:
+    INTERRUPTS.check()
+    deployment.check()
+    for text in deployment.restart_nodes(_RESTART):
+        progress.warn(text)
+
+
 def _follow(deployment: Deployment, run: str, watch: Watch, progress: Progress) -> None:
     """Show rounds until the run has ended; start nodes again that have ended.
 
@@ -136,13 +152,10 @@ def _follow(deployment: Deployment, run: str, watch: Watch, progress: Progress) 
     asked = time.monotonic()
     while True:
         time.sleep(_LOOK)
-        INTERRUPTS.check()
         working = watch.busy
         for record, evaluation in watch.rounds():
             progress.round(record, evaluation)
-        deployment.check()
-        for text in deployment.restart_nodes(_RESTART):
-            progress.warn(text)
+        _look_after(deployment, progress)
         if watch.begun and not working:
             break
         if not watch.begun and time.monotonic() - asked > _PATIENCE:

@@ -95,10 +95,11 @@ class Site:
                     lines = shlex.split(file.read_text(), posix=True)
                     given |= dict(word.split("=", 1) for word in lines)
             elif key in ("ExecStartPre", "ExecStart"):
-                words = shlex.split(value)
-                commands[key] = [
-                    re.sub(r"^\$\{(\w+)\}$", lambda m: given[m[1]], word) for word in words
-                ]
+                commands[key] = shlex.split(value)
+        commands = {
+            key: [given[w[2:-1]] if re.fullmatch(r"\$\{\w+\}", w) else w for w in words]
+            for key, words in commands.items()
+        }
         given["PATH"] = f"{BIN}:{os.environ['PATH']}"
         commands["ExecStart"][0] = Path(commands["ExecStart"][0]).name
         if "ExecStartPre" in commands:

@@ -70,12 +70,14 @@ def test_the_command_makes_what_the_readme_says(tmp_path, capsys):
 class TlsServer:
     """Answers every request over TLS with an empty page that has this date."""
 
-    def __init__(self, authority: Authority, hosts: list[str], days: float, date: str) -> None:
+    def __init__(
+        self, authority: Authority, hosts: list[str], days: float, date: str, status: int = 200
+    ) -> None:
         import http.server
 
         class Page(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self.send_response_only(200)
+                self.send_response_only(status)
                 self.send_header("Date", date)
                 self.end_headers()
 
@@ -109,18 +111,19 @@ def now(shift: float = 0.0) -> str:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "days", "shift", "sentence"),
+    ("hosts", "days", "shift", "status", "sentence"),
     [
-        (["127.0.0.1"], 1, 0, None),
-        (["127.0.0.1"], -1, 0, "the server's certificate has expired"),
-        (["server.lan"], 1, 0, "is for another host"),
-        (["127.0.0.1"], 1, -60, r"clock is \+\d+ s off"),
-        (["127.0.0.1"], 1, 600, r"clock is -\d+ s off"),
+        (["127.0.0.1"], 1, 0, 200, None),
+        (["127.0.0.1"], -1, 0, 200, "the server's certificate has expired"),
+        (["server.lan"], 1, 0, 200, "is for another host"),
+        (["127.0.0.1"], 1, -60, 200, r"clock is \+\d+ s off"),
+        (["127.0.0.1"], 1, 600, 200, r"clock is -\d+ s off"),
+        (["127.0.0.1"], 1, 0, 502, "status 502: SuperLink is not running behind the proxy"),
     ],
 )
-def test_a_server_is_looked_at_as_a_node_would(tmp_path, hosts, days, shift, sentence):
+def test_a_server_is_looked_at_as_a_node_would(tmp_path, hosts, days, shift, status, sentence):
     authority = Authority(tmp_path)
-    with TlsServer(authority, hosts, days, now(shift)) as address:
+    with TlsServer(authority, hosts, days, now(shift), status) as address:
         if sentence is None:
             assert "are right" in check_superlink(address, tmp_path / "ca.crt")
         else:
