@@ -13,7 +13,7 @@ import os
 import shlex
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, NoReturn
@@ -60,12 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
     os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
-    commands: dict[str, Callable[[list[str]], None]] = {
-        "compare": _compare,
-        "deploy": _deploy,
-        "split": _split,
-        "table": _table,
-    }
+    commands = {"compare": _compare, "deploy": _deploy, "split": _split, "table": _table}
     try:
         if words and words[0] in commands:
             commands[words[0]](words[1:])
