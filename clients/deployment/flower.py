@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import ssl
-import subprocess
 import sys
 import time
 import urllib.request
@@ -230,15 +229,7 @@ class Deployment:
         Raises:
             ConfigError: it fails.
         """
-        done = subprocess.run(
-            ["flwr", *words, "--format", "json"],
-            env=self._environment("cli"),
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            start_new_session=True,
-        )
+        done = self.group.call(["flwr", *words, "--format", "json"], self._environment("cli"))
         start = done.stdout.find("{")
         try:
             answer = json.loads(done.stdout[start:]) if start >= 0 else {}

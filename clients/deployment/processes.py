@@ -79,6 +79,21 @@ class Group:
         self._running[name] = process
         return process.pid
 
+    def call(
+        self, command: Sequence[str], environment: Mapping[str, str]
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a command to its end; returns what it prints and its exit code."""
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            **_in_group(self._reaper.pid),
+        )
+
     def runs(self, name: str) -> bool:
         """Whether a process that was started has not ended."""
         return self._running[name].poll() is None
