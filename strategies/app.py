@@ -29,6 +29,9 @@ from strategies.strategy import PartitionedStrategy
 # Below Flower's own logger, whose lines `flwr run --stream` and `flwr log` show.
 logger = logging.getLogger("flwr.fedpart")
 
+# Seconds to wait for nodes: to say who it is, each starts a process, and 20 may share two cores.
+_JOIN_SECONDS = 300.0
+
 app = ServerApp()
 
 
@@ -90,7 +93,7 @@ def main(grid: Grid, context: Context) -> None:
     if not resume:
         check_free(folder.path)
     logger.info("data: %s", data.source)
-    strategy = PartitionedStrategy(program, state, folder)
+    strategy = PartitionedStrategy(program, state, folder, _JOIN_SECONDS)
     # Before any file is written: too few nodes is the mistake that is easiest to make.
     strategy.join(grid)
     try:

@@ -142,7 +142,7 @@ def status_of(site: Site, method: str, path: str, body: bytes = b"") -> int:
     with contextlib.closing(connection):
         # The answer may come before all of the body has gone.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLError):
-            connection.request(method, path, body)
+            connection.request(method, path, body, {"Content-Type": "application/protobuf"})
         return connection.getresponse().status
 
 
