@@ -63,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
     commands: dict[str, Callable[[list[str]], None]] = {
         "compare": _compare,
+        "deploy": _deploy,
         "drill": _drill,
         "split": _split,
         "table": _table,
@@ -320,6 +321,12 @@ def _drill(argv: list[str]) -> None:
     sys.stdout.write(f"\n{len(results)} faults in {seconds:.0f} s, {wrong} of them went wrong\n")
     if wrong:
         raise Ended(1)
+
+
+def _deploy(argv: list[str]) -> None:
+    from clients.deployment.rehearsal import deploy
+
+    deploy(argv, _progress, lambda config: _prepare(config, None)[0])
 
 
 def _table(argv: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The ClientApp: the same on a laptop, in a simulation and on a device."""
+"""A client's work: the same on a laptop, in a simulation and on a device."""
 
 from functools import lru_cache
 
@@ -12,19 +12,16 @@ from flwr.app import (
     RecordDict,
     UserConfigValue,
 )
-from flwr.clientapp import ClientApp
 from torch import Tensor
 
+from clients.entry import own_id
 from fedpart.client import ClientTask, client_update
 from fedpart.config import Config, make_config
-from fedpart.data import FederatedData, load_federated
-from fedpart.machine import code_id
+from fedpart.data import FederatedData, load_federated, load_own
 from fedpart.program import Program, program_for
 from fedpart.run_config import given_settings
 from fedpart.runtime import prepare_process
 from fedpart.wire import FORMAT, INSTRUCTION_FIELDS, decode, encode, reply_arrays, reply_fields
-
-app = ClientApp()
 
 # One run at a time in a process: what it needs is built once, whatever the number of clients.
 _built: dict[Config, tuple[Program, FederatedData]] = {}
@@ -42,19 +39,29 @@ def materials(context: Context) -> tuple[Program, FederatedData]:
     """What the node's run needs; built at the first call in a process.
 
     Args:
-        context: with the run config, and the node config, whose ``data-dir`` comes first: a device
-            knows best where its data are.
+        context: with the run config, and the node config. Its ``data-path`` names data that are
+            this client's alone; without it, the client has its part of the simulation's split, and
+            ``data-dir`` comes before the run's: a device knows best where its data are.
     Raises:
         FedpartError: settings or data that cannot be used.
     """
-    data_dir = context.node_config.get("data-dir")
+    path, data_dir = (context.node_config.get(key) for key in ("data-path", "data-dir"))
     own = (("data-dir", data_dir),) if data_dir else ()
     config = _settings(tuple(context.run_config.items()), own)
+    if path:
+        return _device(config, str(path), own_id(context))
     if config not in _built:
         prepare_process()
         data = load_federated(config)
         register(program_for(config, data), data)
     return _built[config]
+
+
+@lru_cache(maxsize=1)
+def _device(config: Config, path: str, client_id: int) -> tuple[Program, FederatedData]:
+    prepare_process()
+    data = load_own(config, path, client_id)
+    return program_for(config, data), data
 
 
 Items = tuple[tuple[str, UserConfigValue], ...]
@@ -64,20 +71,6 @@ Items = tuple[tuple[str, UserConfigValue], ...]
 def _settings(run_config: Items, own: Items) -> Config:
     """Checked once, not for every message."""
     return make_config(given_settings(dict(run_config)) | dict(own))
-
-
-def own_id(context: Context) -> int:
-    """Which client this node is: Flower's ``partition-id``, here and nowhere else.
-
-    Raises:
-        ValueError: the node was started without one.
-    """
-    number = context.node_config.get("partition-id")
-    if not isinstance(number, int):
-        raise ValueError(
-            "node config lacks partition-id: start the node with partition-id=<client>"
-        )
-    return number
 
 
 def read_task(message: Message, client_id: int, program: Program) -> ClientTask:
@@ -116,17 +109,6 @@ def _decoded(data: bytes, length: int) -> Tensor:
     return known[1]
 
 
-@app.query()
-def query(message: Message, context: Context) -> Message:
-    """Say which client this node is, of how many where it was told, and which code it runs."""
-    answer = MetricRecord({"client-id": own_id(context), "code": code_id()})
-    total = context.node_config.get("num-partitions")
-    if isinstance(total, int):
-        answer["num-clients"] = total
-    return Message(RecordDict({"metrics": answer}), reply_to=message)
-
-
-@app.train()
 def train(message: Message, context: Context) -> Message:
     """One client's work in one round; see ``fedpart.client.client_update``.
 

@@ -16,7 +16,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from clients.app import app, register
+from clients.app import register
+from clients.entry import app
 from fedpart.config import Config
 from fedpart.data import FederatedData
 from fedpart.program import Program

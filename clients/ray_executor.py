@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 
-from clients.app import own_id
+from clients.entry import own_id
 from clients.grid import CLIENT_APP_RAISED
 from clients.ray_session import RaySession
 from clients.ray_worker import Worker, register_arrays

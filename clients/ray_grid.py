@@ -7,8 +7,8 @@ from typing import cast
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message
 
-from clients.app import own_id
 from clients.backend import gpus_for, local_workers, workers_that_fit
+from clients.entry import own_id
 from clients.grid import LocalGrid
 from clients.ray_executor import Cost, RayExecutor
 from clients.ray_session import RaySession

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
-from clients.app import app, register
+from clients.app import register
+from clients.entry import app
 from clients.grid import InlineExecutor
 from fedpart.config import make_config
 from fedpart.data import FederatedData

@@ -13,7 +13,7 @@ from fedpart.config import NOT_RESULTS, Config, keys, load_toml, make_config
 from fedpart.errors import ConfigError
 from fedpart.spelling import kebab, nearest
 
-SUBCOMMANDS = ("central", "compare", "split", "table", "drill")
+SUBCOMMANDS = ("central", "compare", "deploy", "drill", "split", "table")
 # Heading of ``--help`` -> the first setting under it.
 _GROUPS = {
     "dataset": "data and clients",
@@ -30,6 +30,7 @@ _EPILOG = """other commands:
   sim.py drill                            clients, disks and processes that fail, on this machine
   sim.py central --experiment NAME   partitioned training in one place: configs/central/NAME.toml
   sim.py split --dataset rotmnist --out split.png   who holds what
+  sim.py deploy --local N   rehearse on N of Flower's own nodes, with TLS and keys, on this machine
 
 exit codes: 0 done, 2 unusable setting, 3 unusable data, 4 run folder, 5 clients failed,
 130 interrupted, 143 terminated
@@ -193,6 +194,32 @@ def parse_drill(argv: Sequence[str]) -> None:
     """
     description = "Break things on purpose and say what became of it, in less than two minutes."
     _parse(Parser(prog="sim.py drill", description=description), argv, ("--help",))
+
+
+def parse_deploy(argv: Sequence[str]) -> tuple[int, Request]:
+    """Number of nodes on this machine, 0 where a resume tells it, and the request of the run.
+
+    Raises:
+        ConfigError: no number of nodes, or see ``parse_run``.
+    """
+    parser = Parser(
+        prog="sim.py deploy",
+        description="Rehearse a deployment on this machine: SuperLink and N SuperNodes with TLS "
+        "and node keys. Takes every flag of sim.py; clients and clients-per-round are N, and a "
+        "checkpoint is kept after every round, where nothing else is said. The README says how to "
+        "go on with real devices.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--local", type=int, metavar="N", help="how many nodes")
+    known, rest = parser.parse_known_args(list(argv))
+    request = parse_run(rest)
+    if request.dry_run:
+        raise ConfigError("deploy starts nodes; leave --dry-run out, or leave deploy out")
+    if known.local is None and request.resume is None:
+        raise ConfigError("deploy needs --local N, the number of nodes on this machine")
+    if known.local is not None and known.local < 1:
+        raise ConfigError(f"--local is {known.local}; it must be at least 1")
+    return known.local or 0, request
 
 
 def _parse(parser: Parser, argv: Sequence[str], flags: Sequence[str]) -> argparse.Namespace:

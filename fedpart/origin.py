@@ -1,7 +1,7 @@
 """What a run began with: a resume goes on with the same settings and data, or is refused."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from fedpart.cohort import availability
 from fedpart.config import Config
 from fedpart.data import FederatedData
 from fedpart.errors import OutputError
+from fedpart.server import assign_chunks
 from fedpart.spelling import kebab
 
 Facts = dict[str, Any]
@@ -26,6 +27,8 @@ class Origin:
         data: sizes and hashes.
         source: one sentence on where the data came from; equal data may come from elsewhere.
         versions: of Python and packages.
+        chunks: of every client, [clients]; empty where an earlier version kept none. A client that
+            changed its chunk would be scored by weights that have seen its data.
     """
 
     settings: Facts
@@ -33,9 +36,10 @@ class Origin:
     data: Facts
     source: str
     versions: Facts
+    chunks: list[int] = field(default_factory=list)
 
     def refuse_other(self, path: Path, now: "Origin") -> None:
-        """Compare settings, then data.
+        """Compare settings, then data, then chunks.
 
         Args:
             path: the run folder, for the sentence.
@@ -55,6 +59,14 @@ class Origin:
             raise OutputError(
                 f"{path} began with other data: {changes}: give it the same data, or start a new "
                 "run"
+            )
+        moved = [i for i, (a, b) in enumerate(zip(self.chunks, now.chunks, strict=False)) if a != b]
+        if moved:
+            first = moved[0]
+            raise OutputError(
+                f"{path} began with client {first} in chunk {self.chunks[first]}, and this version "
+                f"of fedpart puts it into chunk {now.chunks[first]}: resume it with the version "
+                "that began it, or start a new run"
             )
 
     def warnings(self, now: "Origin") -> list[str]:
@@ -81,6 +93,7 @@ def origin_of(config: Config, data: FederatedData) -> Origin:
         },
         source=data.source,
         versions=machine.versions(),
+        chunks=[int(chunk) for chunk in assign_chunks(config)],
     )
 
 

@@ -28,8 +28,26 @@ def given_settings(run_config: Mapping[str, object]) -> dict[str, object]:
         ConfigError: ``config`` names no settings file of the bundle, or an unreadable one.
     """
     values = {key: value for key, value in run_config.items() if value != ""}
+    # Not a setting: what is done with them.
+    values.pop("resume", None)
     name = values.pop("config", None)
     return values if name is None else load_toml(_bundled(str(name))) | values
+
+
+def is_resumed(run_config: Mapping[str, object]) -> bool:
+    """Whether the run in ``out`` is to be taken up; its settings are given again.
+
+    Nodes know the run folder as little as each other: they must be told the settings anyway.
+
+    Raises:
+        ConfigError: ``resume`` is neither true nor false, or ``out`` is not given.
+    """
+    value = run_config.get("resume", "")
+    if value not in ("", True, False):
+        raise ConfigError(f"resume is {value!r}; it must be true or false")
+    if value is True and not given_settings(run_config).get("out"):
+        raise ConfigError("resume is true, but out does not say which run: name its folder")
+    return value is True
 
 
 def _bundled(name: str) -> Path:

@@ -19,9 +19,11 @@ from fedpart.spelling import kebab
 if sys.platform != "win32":
     import fcntl
 
+# Keys, logs and Flower's own files of a rehearsal; there before the run is.
+DEPLOYMENT = "deployment"
 _PROBE = ".writable"
 # What a process that was killed before config.toml was there may leave behind.
-_LEFTOVERS = frozenset({_PROBE, "config.toml.tmp"})
+_LEFTOVERS = frozenset({_PROBE, "config.toml.tmp", DEPLOYMENT})
 
 
 def now() -> str:

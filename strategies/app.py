@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
+from signal import SIGTERM
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -18,7 +19,7 @@ from fedpart.model_file import starting_state
 from fedpart.plan import check_chunks
 from fedpart.program import Program, program_for
 from fedpart.records import EvaluationRecord, RoundRecord
-from fedpart.run_config import given_settings
+from fedpart.run_config import given_settings, is_resumed
 from fedpart.run_files import check_free, check_packages, choose_folder
 from fedpart.run_folder import RunFolder
 from fedpart.runtime import prepare_process
@@ -27,6 +28,9 @@ from strategies.strategy import PartitionedStrategy
 
 # Below Flower's own logger, whose lines `flwr run --stream` and `flwr log` show.
 logger = logging.getLogger("flwr.fedpart")
+
+# Seconds to wait for nodes: to say who it is, each starts a process, and 20 may share two cores.
+_JOIN_SECONDS = 300.0
 
 app = ServerApp()
 
@@ -78,7 +82,7 @@ def main(grid: Grid, context: Context) -> None:
         FedpartError: settings, data or folder that cannot be used, or clients that failed.
     """
     prepare_process()
-    config = settings(context.run_config)
+    config, resume = settings(context.run_config), is_resumed(context.run_config)
     check_packages(config.logger)
     check_chunks(config)
     data = load_federated(config)
@@ -86,25 +90,36 @@ def main(grid: Grid, context: Context) -> None:
     state = starting_state(program)
     report = partial(_report, config.rounds)
     folder = RunFolder(choose_folder(config), program, data, report, evaluate_beside=True)
-    check_free(folder.path)
+    if not resume:
+        check_free(folder.path)
     logger.info("data: %s", data.source)
-    strategy = PartitionedStrategy(program, state, folder)
+    strategy = PartitionedStrategy(program, state, folder, _JOIN_SECONDS)
     # Before any file is written: too few nodes is the mistake that is easiest to make.
     strategy.join(grid)
-    folder.create(state, _command(context.run_config))
-    logger.info("run folder: %s", folder.path.resolve())
     try:
+        if resume:
+            strategy.state = folder.resume()
+            logger.info("resuming after round %d", strategy.state.server_round)
+        else:
+            folder.create(state, _command(context.run_config))
+        folder.runs_on("flower", None)
+        logger.info("run folder: %s", folder.path.resolve())
+        for text in folder.warnings:
+            logger.warning(text)
         strategy.start(grid)
         summary = folder.finish()
         logger.info("final accuracy %.2f %%", 100 * summary.final_accuracy)
     except BaseException as error:
         reason, code = f"{type(error).__name__}: {error}", 1
-        if isinstance(error, FedpartError):
+        # Flower's answer to SIGTERM, which also comes where SuperLink ends.
+        if isinstance(error, SystemExit):
+            reason, code = "terminated", 128 + SIGTERM
+        elif isinstance(error, FedpartError):
             reason, code = str(error), error.exit_code
         # A full disk, say: the first error is the one to show.
         with contextlib.suppress(OutputError):
             done, place = folder.close(reason, code), folder.path.resolve()
-            logger.info("stopped after round %s; go on: python sim.py --resume %s", done, place)
+            logger.info("stopped after round %s; go on with resume=true out=%s", done, place)
         raise
 
 

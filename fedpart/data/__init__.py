@@ -2,5 +2,6 @@
 
 from fedpart.data.federated import FederatedData, load_federated, to_float
 from fedpart.data.images import Images
+from fedpart.data.own import load_own
 
-__all__ = ["FederatedData", "Images", "load_federated", "to_float"]
+__all__ = ["FederatedData", "Images", "load_federated", "load_own", "to_float"]

@@ -123,7 +123,7 @@ def load_federated(config: Config) -> FederatedData:
     Source: Appendix H, "Federated setup" and "Shared setting".
     """
     check_split(config.train_size, config.clients, config.alpha, config.min_examples)
-    found = _load(config)
+    found = load_upright(config)
     train, validation = _choose(config, found)
     images, labels = found.images[train], found.labels[train]
     val_images, val_labels = found.images[validation], found.labels[validation]
@@ -160,7 +160,12 @@ def load_federated(config: Config) -> FederatedData:
     )
 
 
-def _load(config: Config) -> Images:
+def load_upright(config: Config) -> Images:
+    """Images of the data set that ``config`` names, before any is chosen or rotated.
+
+    Raises:
+        DataError: missing or damaged.
+    """
     loaders = {"mnist": load_digits, "cifar10": load_cifar10}
     upright = config.dataset.removeprefix("rot") if config.rotated else config.dataset
     if upright in loaders:

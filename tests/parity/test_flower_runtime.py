@@ -11,19 +11,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import tiny
-import torch
-
-from fedpart import checkpoint
-from fedpart.server import ServerState
+from started import MARK, alive, assert_same_state, records, wait_until
 
 pytestmark = [pytest.mark.flwr, pytest.mark.slow]
 
@@ -86,28 +81,9 @@ def environment(tmp_path_factory) -> Iterator[dict[str, str]]:
         "MPLBACKEND": "Agg",
         "OMP_NUM_THREADS": "1",
         # By this the processes of this test are told from all others.
-        "FEDPART_TEST": uuid.uuid4().hex,
+        MARK: uuid.uuid4().hex,
     }
     shutil.rmtree(ray, ignore_errors=True)
-
-
-def alive(environment: dict[str, str]) -> dict[int, str]:
-    """Processes that this test has started, and what they run; Linux only."""
-    mark = f"FEDPART_TEST={environment['FEDPART_TEST']}".encode()
-    found = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            if mark in (process / "environ").read_bytes().split(b"\0"):
-                words = (process / "cmdline").read_bytes().split(b"\0")
-                found[int(process.name)] = b" ".join(words).decode(errors="replace")[:200]
-    return found
-
-
-def wait_until(done: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not done() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return done()
 
 
 class Flower:
@@ -168,30 +144,13 @@ def flower(environment, tmp_path_factory) -> Iterator[Flower]:
         flower.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             flower.process.wait(30)
-        wait_until(lambda: not alive(environment), 30)
-        left = alive(environment)
+        wait_until(lambda: not alive(environment[MARK]), 30)
+        left = alive(environment[MARK])
         for process in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         flower.process.wait(10)
     assert left == {}
-
-
-def records(folder: Path, name: str) -> list[dict]:
-    """Lines without what only a clock can say."""
-
-    def timeless(value):
-        if isinstance(value, dict):
-            return {k: timeless(v) for k, v in value.items() if k != "seconds"}
-        return [timeless(v) for v in value] if isinstance(value, list) else value
-
-    return [timeless(json.loads(line)) for line in (folder / name).read_text().splitlines()]
-
-
-def same_bits(one: object, other: object) -> bool:
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and one.numpy().tobytes() == other.numpy().tobytes()
-    return one == other
 
 
 def sim(monkeypatch, environment: dict[str, str], *argv: str) -> None:
@@ -222,9 +181,7 @@ def test_same_bits_and_records_as_inline(flower, tmp_path, monkeypatch):
     assert records(out, "rounds.jsonl") == records(inline, "rounds.jsonl")
     assert (out / "evaluations.jsonl").read_bytes() == (inline / "evaluations.jsonl").read_bytes()
     assert (out / "model.pt").read_bytes() == (inline / "model.pt").read_bytes()
-    (state, _), (expected, _) = (checkpoint.load(f / "checkpoint.pt") for f in (out, inline))
-    for field in fields(ServerState):
-        assert same_bits(getattr(state, field.name), getattr(expected, field.name)), field.name
+    assert_same_state(out, inline)
 
     # The comparison is one of three rounds and three chunks, in which psi has moved.
     rounds = records(inline, "rounds.jsonl")

@@ -10,7 +10,8 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from torch import nn
 
 import clients.app
-from clients.app import app, register
+from clients.app import register
+from clients.entry import app
 from clients.grid import InlineExecutor, LocalGrid, inline_grid
 from fedpart import algorithm
 from fedpart.client import ClientReply, ClientTask, client_update

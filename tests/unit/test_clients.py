@@ -15,7 +15,8 @@ from flwr.app import (
 from tiny import data as noise
 from torch import nn
 
-from clients.app import app, materials, read_task, register
+from clients.app import materials, read_task, register
+from clients.entry import app
 from clients.grid import CLIENT_APP_RAISED, NODE_UNAVAILABLE, InlineExecutor, LocalGrid
 from fedpart.config import make_config
 from fedpart.program import build_program

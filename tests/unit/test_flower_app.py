@@ -15,8 +15,8 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.config import fuse_dicts, get_fab_config, parse_config_args
 
-from clients.app import app as client_app
 from clients.app import materials
+from clients.entry import app as client_app
 from clients.grid import InlineExecutor, LocalGrid
 from fedpart import machine
 from fedpart.arguments import parse_run
@@ -42,7 +42,10 @@ NOTES = {"skew": "follows the data set"}
 
 def expected_table() -> str:
     """The lines of ``[tool.flwr.app.config]``: each key, not given, and the default beside it."""
-    lines = ['config = ""  # a file of configs/']
+    lines = [
+        'config = ""  # a file of configs/',
+        'resume = ""  # true: go on with the run in out, whose settings are given again',
+    ]
     defaults = Config().model_dump(mode="json", by_alias=True)
     for key in keys():
         value = defaults[key]

@@ -36,10 +36,10 @@ def run(blocked: set[str], code: str) -> str:
 def test_apps_import_without_the_packages_of_the_simulation():
     out = run(
         {"ray", "matplotlib", "mlxtend"},
-        "import clients.app, strategies.app\n"
+        "import clients.app, clients.entry, strategies.app\n"
         "from flwr.clientapp import ClientApp\n"
         "from flwr.serverapp import ServerApp\n"
-        "assert isinstance(clients.app.app, ClientApp)\n"
+        "assert isinstance(clients.entry.app, ClientApp)\n"
         "assert isinstance(strategies.app.app, ServerApp)\n"
         "print('imported')",
     )
@@ -61,3 +61,7 @@ def test_settings_and_records_need_no_torch():
 def test_tables_and_comparisons_need_no_torch():
     modules = "fedpart.compare, fedpart.results, fedpart.results_text, fedpart.seeds"
     run({"torch", "flwr", "ray"}, f"import {modules}")
+
+
+def test_a_node_says_who_it_is_without_torch():
+    run({"torch", "torchvision", "ray"}, "import clients.entry")

@@ -109,3 +109,14 @@ def test_other_versions_are_a_warning_each_by_name(began):
     (sentence,) = began.warnings(now)
     assert f"torch was {began.versions['torch']} and is 99 now" in sentence
     assert "and is 98 now: numbers may differ" in sentence
+
+
+def test_a_client_in_another_chunk_is_refused(began):
+    """It would be scored by weights that have seen its data; a resume keeps all where they were."""
+    assert sorted(began.chunks) == [0] * 5 + [1] * 3 + [2] * 2
+    first = began.chunks[0]
+    moved = replace(began, chunks=[(first + 1) % 3, *began.chunks[1:]])
+    with pytest.raises(OutputError, match=f"client 0 in chunk {first}, and this version"):
+        began.refuse_other(RUN, moved)
+    # An earlier version kept none.
+    replace(began, chunks=[]).refuse_other(RUN, began)

@@ -20,7 +20,7 @@ from clients.grid import InlineExecutor, LocalGrid, inline_grid
 from fedpart import checkpoint
 from fedpart.config import Config, make_config
 from fedpart.data import FederatedData
-from fedpart.errors import ClientFailure, ConfigError, cause
+from fedpart.errors import ClientFailure, ConfigError, OutputError, cause
 from fedpart.machine import code_id
 from fedpart.program import Program, build_program
 from fedpart.server import assign_chunks, initial_state, sample_clients
@@ -456,7 +456,51 @@ def test_under_flowers_runtime_empty_rounds_are_recorded_and_end_the_run(
         pytest.raises(ClientFailure, match="no reply counted in 2 rounds in a row"),
     ):
         app(inline_grid(program, data), Context(1, 1, {}, RecordDict(), run_config))
-    assert caplog.messages[-1] == f"stopped after round 2; go on: python sim.py --resume {out}"
+    assert caplog.messages[-1] == f"stopped after round 2; go on with resume=true out={out}"
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     assert [[c["status"] for c in r["clients"]] for r in rounds] == [["failed"] * 4] * 2
     assert json.loads((out / "run.json").read_text())["exit_code"] == 5
+
+
+def test_under_flowers_runtime_a_run_is_taken_up_with_resume(program, tmp_path, monkeypatch):
+    """SIGTERM, as Flower passes it on, ends a run in order; the same settings go on with it."""
+    data = federation(program.config)
+    monkeypatch.setattr("strategies.app.load_federated", lambda config: data)
+
+    def start(out, **more):
+        run_config = {
+            "model": f"{__name__}:tiny",
+            "clients": CLIENTS,
+            "clients-per-round": 4,
+            "samples": 2,
+            "chunks": "0.5,0.3,0.2",
+            "rounds": 3,
+            "out": str(out),
+            **more,
+        }
+        app(inline_grid(program, data), Context(1, 1, {}, RecordDict(), run_config))
+
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    start(whole)
+
+    def stop(rounds, record, evaluation):
+        if record.round == 2:
+            raise SystemExit(0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("strategies.app._report", stop)
+        with pytest.raises(SystemExit):
+            start(broken)
+    ended = json.loads((broken / "run.json").read_text())
+    assert (ended["exit"], ended["exit_code"]) == ("terminated", 143)
+    with pytest.raises(OutputError, match="rounds was 3 and is 4 now"):
+        start(broken, resume=True, rounds=4)
+    with pytest.raises(OutputError, match="is not empty"):
+        start(broken)
+    start(broken, resume=True)
+    assert json.loads((broken / "run.json").read_text())["resumed_from"] == [2]
+    assert (broken / "model.pt").read_bytes() == (whole / "model.pt").read_bytes()
+    with pytest.raises(ConfigError, match="resume is 'yes'; it must be true or false"):
+        start(broken, resume="yes")
+    with pytest.raises(ConfigError, match="out does not say which run"):
+        start("", resume=True)

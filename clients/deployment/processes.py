@@ -1,0 +1,132 @@
+"""Processes that end with this one, in order and all of them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from clients.deployment.reaper import PATIENCE
+
+
+class Group:
+    """Child processes and all that they start, in a process group of their own.
+
+    The group keeps a terminal's Ctrl-C away from them, so that they end in the order that suits
+    them, and it is all there is to know to end them: as long as its first process lives, its
+    number is nobody else's. That process ends the group where this one was killed.
+
+    Attributes:
+        environment: of every process.
+        folder: where they work.
+        busy: whether something that they have started still has to save what it has.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        busy: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Nothing runs yet but the reaper."""
+        self.folder, self.environment, self.busy = folder, dict(environment), busy
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        # Not through ``start``: it makes the group that all others join.
+        self._reaper = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(__file__).with_name("reaper.py"))],
+            stdin=subprocess.PIPE,
+            **_in_group(0),
+        )
+
+    def __enter__(self) -> "Group":
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """See ``close``."""
+        self.close()
+
+    def start(
+        self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]
+    ) -> int:
+        """Start a process, in place of one of this name that has ended; returns its number.
+
+        Args:
+            name: for ``runs`` and ``stop``.
+            command: words.
+            log: what it prints is added there.
+            environment: beside that of all.
+        """
+        with log.open("ab") as file:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                env={**self.environment, **environment},
+                **_in_group(self._reaper.pid),
+            )
+        self._running[name] = process
+        return process.pid
+
+    def call(
+        self, command: Sequence[str], environment: Mapping[str, str]
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a command to its end; returns what it prints and its exit code."""
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            **_in_group(self._reaper.pid),
+        )
+
+    def runs(self, name: str) -> bool:
+        """Whether a process that was started has not ended."""
+        return self._running[name].poll() is None
+
+    def stop(self, name: str, patience: float = PATIENCE) -> None:
+        """Ask a process to end, and kill it where it does not; what it started may live on."""
+        process = self._running.pop(name, None)
+        if process is not None and process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(patience)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def close(self) -> None:
+        """Ask everybody to end, wait for it, then kill whatever is left."""
+        os.killpg(self._reaper.pid, signal.SIGTERM)
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline and not self._ended():
+            time.sleep(0.05)
+        os.killpg(self._reaper.pid, signal.SIGKILL)
+        for process in self._running.values():
+            process.wait()
+        self._running.clear()
+        self._reaper.communicate()
+
+    def _ended(self) -> bool:
+        return not self.busy() and all(p.poll() is not None for p in self._running.values())
+
+
+def _in_group(number: int) -> dict[str, Any]:
+    """How ``Popen`` puts a process into a group before the process can do anything."""
+    if sys.version_info >= (3, 11):
+        return {"process_group": number}
+    return {"preexec_fn": lambda: os.setpgid(0, number)}

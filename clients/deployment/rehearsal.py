@@ -1,0 +1,174 @@
+"""``sim.py deploy --local N``: the whole deployment on one machine, and nothing left behind."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from clients.deployment.flower import Deployment
+from clients.deployment.processes import Group
+from clients.deployment.watch import Watch, records_behind
+from fedpart.arguments import parse_deploy, resumed_config
+from fedpart.config import Config, make_config
+from fedpart.errors import ClientFailure, ConfigError, FedpartError, OutputError
+from fedpart.interrupts import INTERRUPTS
+from fedpart.progress import Progress
+from fedpart.records import Summary
+from fedpart.run_files import DEPLOYMENT, check_free, choose_folder, ended_well, read_config
+
+if TYPE_CHECKING:
+    from fedpart.data import FederatedData
+
+# Where the app is: what is sent to every node.
+_APP = Path(__file__).resolve().parents[2]
+_LOOK, _PATIENCE, _JOIN_SECONDS = 0.2, 3.0, 600.0
+# Seconds until a node that has ended is started again, as the systemd unit has it.
+_RESTART = 5.0
+
+Prepare = Callable[[Config], "FederatedData"]
+
+
+def deploy(
+    argv: list[str],
+    progress_of: Callable[[Config], AbstractContextManager[Progress]],
+    prepare: Prepare,
+) -> None:
+    """Run the command.
+
+    Args:
+        argv: words behind ``deploy``.
+        progress_of: shows the run.
+        prepare: finds out whether settings, data and model can be used.
+
+    Raises:
+        FedpartError: the run's own, or processes of Flower's that do not start.
+    """
+    nodes, request = parse_deploy(argv)
+    if request.resume is not None:
+        config = resumed_config(request, read_config(request.resume))
+        nodes = nodes or config.clients
+        if ended_well(request.resume):
+            raise OutputError(f"{request.resume} is finished: see its summary.json")
+    else:
+        config = rehearsed(request.values, nodes)
+        config = config.model_copy(update={"out": str(choose_folder(config).resolve())})
+    if config.clients > nodes:
+        raise ConfigError(
+            f"clients is {config.clients}, but --local starts {nodes} nodes, one for each: use "
+            f"--local {config.clients}, or clients {nodes}"
+        )
+    if config.seeds > 1:
+        raise ConfigError(f"seeds is {config.seeds}; a rehearsal has one: leave seeds out")
+    if not (_APP / "pyproject.toml").exists():
+        raise ConfigError(
+            f"{_APP} has no pyproject.toml, which tells Flower what to send to nodes: run deploy "
+            "from a checkout"
+        )
+    with progress_of(config) as progress:
+        progress.begin(config)
+        with INTERRUPTS.working():
+            _rehearse(config, nodes, request.resume is not None, progress, prepare)
+
+
+def rehearsed(values: Mapping[str, object], nodes: int) -> Config:
+    """Settings of a rehearsal, where others are not given: every node takes part in every round.
+
+    With the default shares a chunk may have none of so few clients: then as many chunks as there
+    can be have equal shares.
+
+    Raises:
+        ConfigError: a bad value.
+    """
+    own = {"clients": nodes, "clients-per-round": nodes, "checkpoint-every": 1}
+    config = make_config({**own, **values})
+    least = min(config.chunks) * config.clients
+    if "chunks" not in values and least < 1:
+        count = min(config.num_partitions, config.clients)
+        config = make_config({**own, **values, "chunks": (1 / count,) * count})
+    return config
+
+
+def _rehearse(
+    config: Config, nodes: int, resume: bool, progress: Progress, prepare: Prepare
+) -> None:
+    assert config.out is not None
+    out = Path(config.out).resolve()
+    if not resume:
+        check_free(out)
+    data = prepare(config)
+    watch = Watch(config, out, records_behind(out) if resume else [])
+    folder = out / DEPLOYMENT
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with Group(folder, {}, lambda: watch.busy) as group:
+            deployment = Deployment(folder, nodes, _APP, group)
+            progress.data(data.source, watch.behind)
+            progress.backend(f"SuperLink and {nodes} SuperNodes on this machine, TLS, node keys")
+            deployment.start_superlink()
+            deployment.register()
+            for node in range(nodes):
+                deployment.start_node(node)
+            _join(deployment, progress)
+            settings = config.model_dump(mode="json", by_alias=True) | {"out": str(out)}
+            settings["chunks"] = ",".join(map(repr, config.chunks))
+            run = deployment.run(**settings, resume=resume or None)
+            _follow(deployment, run, watch, progress)
+        summary = Summary.model_validate_json((out / "summary.json").read_bytes())
+        progress.end(summary, out)
+    except BaseException as error:
+        with INTERRUPTS.ending():
+            progress.close()
+            if watch.begun:
+                done = len(records_behind(out))
+                command = f"python sim.py deploy --resume {quote(str(out))}"
+                sys.stderr.write(f"stopped after round {done}; go on with: {command}\n")
+        raise error
+
+
+def _join(deployment: Deployment, progress: Progress) -> None:
+    """Wait for the nodes, whose processes take seconds each to start and all share a machine."""
+    deadline = time.monotonic() + _JOIN_SECONDS
+    while deployment.connected() < deployment.nodes and time.monotonic() < deadline:
+        time.sleep(_LOOK)
+        _look_after(deployment, progress)
+
+
+def _look_after(deployment: Deployment, progress: Progress) -> None:
+    INTERRUPTS.check()
+    deployment.check()
+    for text in deployment.restart_nodes(_RESTART):
+        progress.warn(text)
+
+
+def _follow(deployment: Deployment, run: str, watch: Watch, progress: Progress) -> None:
+    """Show rounds until the run has ended; start nodes again that have ended.
+
+    Raises:
+        FedpartError: it has not ended well.
+    """
+    asked = time.monotonic()
+    while True:
+        time.sleep(_LOOK)
+        working = watch.busy
+        for record, evaluations in watch.rounds():
+            progress.round(record, evaluations)
+        _look_after(deployment, progress)
+        if watch.begun and not working:
+            break
+        if not watch.begun and time.monotonic() - asked > _PATIENCE:
+            status, why = deployment.status(run)
+            asked = time.monotonic()
+            if status.startswith("finished") and not watch.begun:
+                raise ClientFailure(why)
+    info = watch.info()
+    if info.exit_code is None:
+        raise ClientFailure(
+            f"Flower's server process was killed; see {deployment.log('superlink')}"
+        )
+    if info.exit_code != 0:
+        error = FedpartError(info.exit or "no reason given")
+        error.exit_code = info.exit_code
+        raise error

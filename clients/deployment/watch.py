@@ -1,0 +1,81 @@
+"""A run that another process writes, seen through its run folder."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedpart.config import Config
+from fedpart.errors import OutputError
+from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo
+from fedpart.run_files import lock_run, read_lines
+
+Observed = tuple[RoundRecord, list[EvaluationRecord]]
+
+
+class Watch:
+    """Follows the records of a run as they come.
+
+    Attributes:
+        path: the run folder.
+        behind: rounds that were on record when the run was taken up.
+    """
+
+    def __init__(self, config: Config, path: Path, behind: list[RoundBrief]) -> None:
+        """Watch from now on; what is in the folder already is of an earlier process."""
+        self.path, self.behind, self._config = path, behind, config
+        self._shown = len(behind)
+        self._before = self._content()
+
+    @property
+    def begun(self) -> bool:
+        """Whether the server's process has made the folder, or taken it up."""
+        return self._content() not in (b"", self._before)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a process works on the run, or has yet to write how it ended."""
+        try:
+            os.close(lock_run(self.path))
+        except OutputError:
+            return (self.path / "config.toml").exists()
+        return False
+
+    def info(self) -> RunInfo:
+        """What ``run.json`` says; replaced as a whole, so never half-written."""
+        return RunInfo.model_validate_json(self._content())
+
+    def rounds(self) -> Iterator[Observed]:
+        """Rounds that have come since the last call, each with its evaluation, if it has one."""
+        # The last file that a new run makes.
+        if not self.begun or not (self.path / "checkpoint.pt").exists():
+            return
+        evaluations = {e["round"]: e for e in read_lines(self.path / "evaluations.jsonl")}
+        every, last = self._config.eval_every, self._config.rounds
+        for line in read_lines(self.path / "rounds.jsonl")[self._shown :]:
+            record = RoundRecord(**line)
+            evaluated = record.round % every == 0 or record.round == last
+            if evaluated and record.round not in evaluations:
+                # On its way: the server evaluates beside the rounds that follow.
+                return
+            self._shown += 1
+            yield record, [EvaluationRecord(**evaluations[record.round])] if evaluated else []
+
+    def _content(self) -> bytes:
+        try:
+            return (self.path / "run.json").read_bytes()
+        except OSError:
+            return b""
+
+
+def records_behind(path: Path) -> list[RoundBrief]:
+    """Rounds that a resume goes on from: those up to the last checkpoint.
+
+    Raises:
+        OutputError: a damaged checkpoint or record.
+    """
+    if not (path / "checkpoint.pt").exists():
+        return []
+    from fedpart.checkpoint import load
+
+    done = load(path / "checkpoint.pt")[0].server_round
+    return [RoundRecord(**line).brief() for line in read_lines(path / "rounds.jsonl", done)]

@@ -1,0 +1,176 @@
+"""``sim.py deploy --local N``: killed nodes, a killed SuperLink, Ctrl-C; nothing stays behind."""
+
+import contextlib
+import os
+import re
+import signal
+import uuid
+from pathlib import Path
+
+import pytest
+from processes import Process, outcome
+from started import MARK, alive, wait_until
+
+from fedpart import algorithm, checkpoint
+from fedpart.data import load_federated
+from fedpart.model_file import starting_state
+from fedpart.program import build_program
+from fedpart.run_files import read_config, read_lines
+
+pytestmark = [pytest.mark.flwr, pytest.mark.slow]
+
+SIZE = ("--train-size", "60", "--samples", "2", "--eval-size", "20", "--eval-every", "1")
+
+
+@pytest.fixture
+def mark(home, monkeypatch):
+    """By which all processes of this test are found; none is left at its end."""
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, mark)
+    yield mark
+    wait_until(lambda: not alive(mark), 10)
+    left = alive(mark)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == {}
+
+
+def those(mark: str, *words: str) -> set[int]:
+    """Processes whose command has all these words."""
+    return {pid for pid, command in alive(mark).items() if all(w in command for w in words)}
+
+
+def at_work(mark: str, node: int) -> set[int]:
+    """Processes of a node that train: they have PyTorch, which is imported for nothing else.
+
+    One that is killed before it has its message costs nothing: Flower starts another.
+    """
+    (command,) = [c for c in alive(mark).values() if f"keys/node-{node} " in c] or [""]
+    port = re.search(r"--port (\d+)", command)
+    apps = those(mark, "flwr-clientapp", f"127.0.0.1:{port[1]}") if port else set()
+    return {pid for pid in apps if has_torch(pid)}
+
+
+def has_torch(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"libtorch" in Path(f"/proc/{pid}/maps").read_bytes()
+    return False
+
+
+def ended(process: Process, mark: str) -> tuple[int, str]:
+    """Exit code and errors of a process that has left none behind."""
+    code, _, errors = process.end(300)
+    assert wait_until(lambda: not alive(mark), 10), alive(mark)
+    return code, errors
+
+
+def test_a_killed_client_and_a_killed_node_cost_their_rounds_and_nothing_else(home, mark):
+    out = home / "run"
+    process = Process(out, "deploy", "--local", "3", *SIZE, "--rounds", "40", "--out", str(out))
+    assert process.wait_until(lambda: process.rounds == 1)
+    process.signal(signal.SIGINT)
+    code, errors = ended(process, mark)
+    assert code == 130
+    assert f"go on with: python sim.py deploy --resume {out}" in errors
+    # A deadline that the others keep on this machine.
+    done = len(read_lines(out / "rounds.jsonl"))
+    deadline = max(20.0, 3 * read_lines(out / "rounds.jsonl")[0]["seconds"])
+
+    process = Process(out, "deploy", "--resume", str(out), "--round-timeout", str(deadline))
+    assert process.wait_for_records()
+    assert process.wait_until(lambda: at_work(mark, 0))
+    for pid in at_work(mark, 0):
+        os.kill(pid, signal.SIGKILL)
+    assert process.wait_until(lambda: process.rounds == done + 1)
+
+    assert process.wait_until(lambda: at_work(mark, 1))
+    (node,) = those(mark, "flower-supernode", "keys/node-1 ")
+    os.kill(node, signal.SIGKILL)
+
+    def back() -> bool:
+        lines = read_lines(out / "rounds.jsonl")[done + 2 :]
+        return any(c["client_id"] == 1 and c["status"] == "ok" for r in lines for c in r["clients"])
+
+    # Another process of Flower's, with the key that was refused for a minute.
+    assert process.wait_until(back)
+    assert those(mark, "flower-supernode", "keys/node-1 ").isdisjoint({node})
+    process.signal(signal.SIGINT)
+    assert ended(process, mark)[0] == 130
+
+    rounds = read_lines(out / "rounds.jsonl")
+    failed = {(r["round"], f["client_id"]): f["reason"] for r in rounds for f in r["failures"]}
+    assert [c for n, c in failed if n == done + 1] == [0]
+    assert [c for n, c in failed if n == done + 2] == [1]
+    assert {c for n, c in failed if n > done + 2} <= {1}
+    assert all(r["seconds"] < 2 * deadline for r in rounds)
+
+    # The state is that of the plain loop in which the same clients fail in the same rounds.
+    state, _ = checkpoint.load(out / "checkpoint.pt")
+    config = read_config(out).model_copy(update={"rounds": state.server_round})
+    data = load_federated(config)
+    program = build_program(config, data.num_classes, data.in_channels)
+    expected = plain_loop(program, data, set(failed))
+    assert expected.theta.numpy().tobytes() == state.theta.numpy().tobytes()
+    assert expected.hyper.numpy().tobytes() == state.hyper.numpy().tobytes()
+
+
+def plain_loop(program, data, failed):
+    update = algorithm.client_update
+
+    def failing(program, task, images, labels):
+        if (task.server_round, task.client_id) in failed:
+            raise RuntimeError("killed")
+        return update(program, task, images, labels)
+
+    class Silent:
+        def after_round(self, *told):
+            pass
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(algorithm, "client_update", failing)
+        return algorithm.run(program, data, starting_state(program), Silent())
+
+
+def test_a_run_goes_on_after_its_superlink_was_killed(home, mark, sim):
+    out, plain = home / "run", home / "plain"
+    words = (*SIZE, "--rounds", "3", "--data-seed", "1")
+    process = Process(out, "deploy", "--local", "2", *words, "--out", str(out))
+    assert process.wait_until(lambda: process.rounds == 1)
+    keys = {p.name: p.read_bytes() for p in (out / "deployment" / "keys").iterdir()}
+    (superlink,) = those(mark, "flower-superlink")
+    os.kill(superlink, signal.SIGKILL)
+    code, errors = ended(process, mark)
+    assert code == 5
+    assert "SuperLink has ended" in errors
+    assert "go on with" in errors
+
+    process = Process(out, "deploy", "--resume", str(out))
+    assert ended(process, mark) == (0, "")
+    assert {p.name: p.read_bytes() for p in (out / "deployment" / "keys").iterdir()} == keys
+    chunks = ("--chunks", ",".join(map(str, read_config(out).chunks)))
+    clients = ("--clients", "2", "--clients-per-round", "2", "--checkpoint-every", "1")
+    code, _, _ = sim(*words, *chunks, *clients, "--backend", "algorithm", "--out", plain)
+    assert code == 0
+    one, other = outcome(out), outcome(plain)
+    assert [f for f in one.pop("files") if f != "deployment"] == other.pop("files")
+    assert one == other
+
+    code, errors = ended(Process(out, "deploy", "--resume", str(out)), mark)
+    assert code == 4
+    assert "is finished" in errors
+
+
+def test_settings_that_no_rehearsal_can_have_are_refused(sim, home):
+    cases = {
+        ("deploy",): "deploy needs --local N",
+        ("deploy", "--local", "0"): "--local is 0; it must be at least 1",
+        ("deploy", "--local", "3", "--clients", "5"): "use --local 5, or clients 3",
+        ("deploy", "--local", "3", "--seeds", "2"): "a rehearsal has one",
+        ("deploy", "--local", "3", "--dry-run"): "leave --dry-run out",
+        ("deploy", "--local", "3", "--round", "3"): "did you mean '--rounds'",
+    }
+    for words, sentence in cases.items():
+        code, _, errors = sim(*words)
+        assert (code, errors.count("\n")) == (2, 1), errors
+        assert sentence in errors
+    assert list(Path(home).iterdir()) == []

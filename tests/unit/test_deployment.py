@@ -1,0 +1,244 @@
+"""The parts of a deployment that need no Flower: keys, processes, checks, watching."""
+
+import os
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from started import MARK, alive, wait_until
+
+from clients.deployment import check, keys
+from clients.deployment.check import check_superlink, explain
+from clients.deployment.flower import environment, flower_config, free_ports
+from clients.deployment.keys import Authority, node_key
+from clients.deployment.processes import Group
+from clients.deployment.rehearsal import rehearsed
+from fedpart.errors import ConfigError
+
+SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_keys_are_what_flower_reads_and_nobody_elses(tmp_path):
+    authority = Authority(tmp_path / "tls")
+    certificate, key = authority.certify(["127.0.0.1", "server.lan"])
+    assert {mode(p) for p in (key, tmp_path / "tls" / "ca.key")} == {0o600}
+    read = x509.load_pem_x509_certificate(certificate.read_bytes())
+    names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(n) for n in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    assert names.get_values_for_type(x509.DNSName) == ["server.lan"]
+    ca = x509.load_pem_x509_certificate((tmp_path / "tls" / "ca.crt").read_bytes())
+    read.verify_directly_issued_by(ca)
+
+    public = node_key(tmp_path / "n0")
+    private = load_ssh_private_key((tmp_path / "n0").read_bytes(), None)
+    assert isinstance(private.curve, ec.SECP384R1)
+    assert load_ssh_public_key(public.read_bytes()) == private.public_key()
+    assert mode(tmp_path / "n0") == 0o600
+
+
+def test_an_authority_and_a_nodes_key_stay(tmp_path):
+    """They are who the server and the node are; only the server's certificate is made anew."""
+    Authority(tmp_path).certify(["a"])
+    node_key(tmp_path / "n0")
+    names = ("ca.crt", "ca.key", "n0", "n0.pub", "server.crt")
+    before = {name: (tmp_path / name).read_bytes() for name in names}
+    Authority(tmp_path).certify(["a"])
+    node_key(tmp_path / "n0")
+    changed = {name for name in names if (tmp_path / name).read_bytes() != before[name]}
+    assert changed == {"server.crt"}
+
+
+def test_the_command_makes_what_the_readme_says(tmp_path, capsys):
+    keys.main([str(tmp_path), "--host", "10.0.0.1", "--node", "site-0", "site-1"])
+    made = [Path(line).name for line in capsys.readouterr().out.splitlines()]
+    assert made == ["ca.crt", "server.crt", "server.key", "site-0.pub", "site-1.pub"]
+    assert (tmp_path / "site-1").exists()
+
+
+class TlsServer:
+    """Answers every request over TLS with an empty page that has this date."""
+
+    def __init__(
+        self, authority: Authority, hosts: list[str], days: float, date: str, status: int = 200
+    ) -> None:
+        import http.server
+
+        class Page(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response_only(status)
+                self.send_header("Date", date)
+                self.end_headers()
+
+            def log_message(self, *words: object) -> None:
+                pass
+
+        class Server(http.server.ThreadingHTTPServer):
+            def handle_error(self, *about: object) -> None:
+                pass
+
+        certificate, key = authority.certify(hosts, days)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        self.server = Server(("127.0.0.1", 0), Page)
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.address = f"127.0.0.1:{self.server.server_address[1]}"
+
+    def __enter__(self) -> str:
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self.address
+
+    def __exit__(self, *error: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def now(shift: float = 0.0) -> str:
+    from email.utils import formatdate
+
+    return formatdate(time.time() + shift, usegmt=True)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "days", "shift", "status", "sentence"),
+    [
+        (["127.0.0.1"], 1, 0, 200, None),
+        (["127.0.0.1"], -1, 0, 200, "the server's certificate has expired"),
+        (["server.lan"], 1, 0, 200, "is for another host"),
+        (["127.0.0.1"], 1, -60, 200, r"clock is \+\d+ s off"),
+        (["127.0.0.1"], 1, 600, 200, r"clock is -\d+ s off"),
+        (["127.0.0.1"], 1, 0, 502, "status 502: SuperLink is not running behind the proxy"),
+    ],
+)
+def test_a_server_is_looked_at_as_a_node_would(tmp_path, hosts, days, shift, status, sentence):
+    authority = Authority(tmp_path)
+    with TlsServer(authority, hosts, days, now(shift), status) as address:
+        if sentence is None:
+            assert "are right" in check_superlink(address, tmp_path / "ca.crt")
+        else:
+            with pytest.raises(ConfigError, match=sentence):
+                check_superlink(address, tmp_path / "ca.crt")
+
+
+def test_another_authority_no_tls_and_nobody_are_told_apart(tmp_path, capsys):
+    authority = Authority(tmp_path / "one")
+    other = Authority(tmp_path / "two").folder / "ca.crt"
+    with (
+        TlsServer(authority, ["127.0.0.1"], 1, now()) as address,
+        pytest.raises(ConfigError, match="not signed by the authority"),
+    ):
+        check_superlink(address, other)
+    (port,) = free_ports(1)
+    command = [address, "--root-certificates", str(other)]
+    command[0] = f"127.0.0.1:{port}"
+    assert check.main(command) == 2
+    assert "nobody answers at" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="must be host:port"):
+        check_superlink("server", other)
+    with pytest.raises(ConfigError, match="no certificate that can be read"):
+        check_superlink(address, tmp_path / "none.crt")
+
+
+@pytest.mark.parametrize(
+    ("log", "sentence"),
+    [
+        (
+            "\x1b[91mERROR \x1b[0m:     Exit Code: 305\nFailed to initialize the connection to the "
+            "SuperLink.\n[code: 2004] Failed to activate SuperNode.\nThe SuperNode could not",
+            "refuses the node's key",
+        ),
+        (
+            "Exit Code: 305\nFailed to initialize the connection to the SuperLink.\n[SSL: "
+            "CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate has expired (x)\n",
+            "has expired",
+        ),
+        (
+            "Option `--insecure` was set. Starting\nConnection attempt failed, retrying in 1 s\n",
+            "plain text",
+        ),
+        ("one\n\nlast words \n", "last words"),
+        ("", "it said nothing"),
+    ],
+)
+def test_what_a_node_says_is_put_plainly(log, sentence):
+    assert sentence in explain(log)
+
+
+def test_a_group_ends_with_all_that_it_has_started(tmp_path):
+    mark = uuid.uuid4().hex
+    # A child that asks to live on, and starts another that does.
+    stubborn = (
+        "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)']);"
+        "time.sleep(0.5); sys.exit()"
+    )
+    with Group(tmp_path, environment(**{MARK: mark})) as group:
+        group.start("one", SLEEP, tmp_path / "one.log", {})
+        group.start("two", [sys.executable, "-S", "-c", stubborn], tmp_path / "two.log", {})
+        assert wait_until(lambda: not group.runs("two"), 30)
+        assert group.runs("one")
+        assert len(alive(mark)) >= 2
+        started = group.start("one-more", SLEEP, tmp_path / "one.log", {})
+        assert os.getpgid(started) != os.getpgid(0)
+        group.stop("one-more")
+        assert started not in alive(mark)
+    assert wait_until(lambda: not alive(mark), 5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_group_ends_when_its_owner_is_killed(tmp_path):
+    mark = uuid.uuid4().hex
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from clients.deployment.processes import Group\n"
+        "from clients.deployment.flower import environment\n"
+        f"group = Group(Path({str(tmp_path)!r}), environment())\n"
+        f"group.start('one', {SLEEP!r}, Path({str(tmp_path / 'log')!r}), {{}})\n"
+        "print('up', flush=True); time.sleep(60)"
+    )
+    root = Path(__file__).parents[2]
+    env = {**os.environ, MARK: mark, "PYTHONPATH": str(root)}
+    with subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout.readline() == b"up\n"
+        assert len(alive(mark)) == 3
+        owner.kill()
+    assert wait_until(lambda: not alive(mark), 30)
+
+
+def test_settings_are_spelled_as_flower_reads_them():
+    text = flower_config(partition_id=1, data_path='/data/a "b"', json=False, name=None)
+    assert text == 'partition-id=1 data-path="/data/a \\"b\\"" json=false'
+
+
+@pytest.mark.parametrize(
+    ("values", "nodes", "chunks"),
+    [
+        ({}, 1, (1.0,)),
+        ({}, 2, (0.5, 0.5)),
+        ({}, 3, (1 / 3,) * 3),
+        ({}, 20, (0.7, 0.2, 0.1)),
+        ({"chunks": "0.5,0.5"}, 3, (0.5, 0.5)),
+        ({"method": "fedavg"}, 3, (1.0,)),
+    ],
+)
+def test_every_chunk_of_a_rehearsal_has_a_node(values, nodes, chunks):
+    config = rehearsed(values, nodes)
+    assert config.chunks == pytest.approx(chunks)
+    assert (config.clients, config.clients_per_round) == (nodes, nodes)
+    assert config.checkpoint_every == 1
+
+
+def test_what_is_given_wins_in_a_rehearsal():
+    config = rehearsed({"clients": 4, "clients-per-round": 2, "checkpoint-every": 7}, 4)
+    assert (config.clients_per_round, config.checkpoint_every) == (2, 7)
