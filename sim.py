@@ -13,20 +13,17 @@ import os
 import shlex
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, NoReturn
 
 from fedpart.arguments import (
     Request,
-    check_picture,
-    parse_compare,
-    parse_drill,
     parse_run,
-    parse_table,
     resumed_config,
 )
+from fedpart.commands import COMMANDS
 from fedpart.config import Config
 from fedpart.errors import ConfigError, FedpartError, OutputError
 from fedpart.progress import Progress, make_progress, table
@@ -61,18 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
     os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
-    commands: dict[str, Callable[[list[str]], None]] = {
-        "compare": _compare,
-        "deploy": _deploy,
-        "drill": _drill,
-        "split": _split,
-        "table": _table,
-    }
     try:
-        if words and words[0] in commands:
-            commands[words[0]](words[1:])
-        elif words and words[0] == "central":
-            importlib.import_module("fedpart.central.command").central(words[1:])
+        if words and words[0] in COMMANDS:
+            return COMMANDS[words[0]](words[1:]) or 0
+        if words and words[0] == "deploy":
+            _deploy(words[1:])
         else:
             _run(words)
     except Ended as ended:
@@ -298,64 +288,10 @@ def _dry_run(request: Request, config: Config) -> None:
     sys.stdout.write(text + "\n")
 
 
-def _compare(argv: list[str]) -> None:
-    folders, out, target = parse_compare(argv)
-    from fedpart.compare import compare
-
-    comparison = compare(folders, out, target)
-    sys.stderr.write("".join(f"{note}\n" for note in comparison.notes))
-    sys.stdout.write(f"{comparison.text()}\n\n{out} and {out.with_suffix('.csv')}\n")
-
-
-def _drill(argv: list[str]) -> None:
-    parse_drill(argv)
-    from fedpart.drill.drill import drill
-
-    results = []
-    for result in drill(Path(__file__)):
-        sys.stdout.write(f"{result.text()}\n")
-        sys.stdout.flush()
-        results.append(result)
-    wrong = sum(result.right is False for result in results)
-    seconds = sum(result.seconds for result in results)
-    sys.stdout.write(f"\n{len(results)} faults in {seconds:.0f} s, {wrong} of them went wrong\n")
-    if wrong:
-        raise Ended(1)
-
-
 def _deploy(argv: list[str]) -> None:
     from clients.deployment.rehearsal import deploy
 
     deploy(argv, _progress, lambda config: _prepare(config, None)[0])
-
-
-def _table(argv: list[str]) -> None:
-    folders, latex, out = parse_table(argv)
-    from fedpart.results import collect
-    from fedpart.results_text import write_table
-
-    results = collect(folders)
-    sys.stderr.write("".join(f"{line}\n" for line in results.skipped))
-    sys.stdout.write(write_table(results, latex, out))
-
-
-def _split(argv: list[str]) -> None:
-    request = parse_run(argv)
-    if request.dry_run or request.resume is not None:
-        raise ConfigError("split draws the client split only; leave --dry-run and --resume out")
-    config = request.config()
-    from fedpart.data import load_federated
-    from fedpart.plots_split import draw_split, split_json, split_table
-
-    out = Path(config.out or f"{config.dataset}-split.png")
-    check_picture(out)
-    with INTERRUPTS.working():
-        data = load_federated(config)
-    draw_split(data, config, out)
-    if config.json_summary:
-        sys.stdout.write(json.dumps(split_json(data, config)) + "\n")
-    else:
-        sys.stdout.write(f"{split_table(data, config)}\npicture  {out}\n")
 
 
 def _leave(exit_code: int) -> NoReturn:
