@@ -98,7 +98,7 @@ def beneath_a_file(place: Place) -> Happened:
     (place.scratch / "file").write_text("mine")
     code, errors = place.train("file/run")
     left = (place.scratch / "file").read_text() == "mine"
-    return f"exit {code}: {errors.strip()[-60:]}", code == 4 and left and errors.count("\n") == 1
+    return f"exit {code}, {errors.strip()}", code == 4 and left and errors.count("\n") == 1
 
 
 @case(
