@@ -8,7 +8,8 @@ import tiny
 import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
-from clients.app import app, register
+from clients.app import register
+from clients.entry import app
 from clients.grid import InlineExecutor, LocalGrid
 from fedpart.drill.mutations import GROUPS, mutate
 from fedpart.server import initial_state
