@@ -54,7 +54,7 @@ def choose_backend(config: Config) -> Backend:
         raise ConfigError(f"{asked}, but ray is not installed; {_INSTALL}")
     if config.ray_address is not None:
         _check_answers(config.ray_address)
-        workers = None if config.workers == "auto" else config.workers
+        workers = None if config.workers == "auto" else min(config.workers, config.cohort_size)
         count = "as many workers as it holds" if workers is None else _count(workers)
         return Backend("ray", workers, f"ray at {config.ray_address}, {count}")
     workers = local_workers(config)
@@ -76,7 +76,7 @@ def local_workers(config: Config) -> int:
 
 
 def workers_that_fit(config: Config, cpus: int, gpus: int) -> int:
-    """``workers`` where there are so many CPUs and GPUs.
+    """``workers`` where there are so many CPUs and GPUs; no more than a round asks clients.
 
     Raises:
         ConfigError: more workers than the GPUs hold.
@@ -91,9 +91,8 @@ def workers_that_fit(config: Config, cpus: int, gpus: int) -> int:
                 f"gpus-per-client is {config.gpus_per_client:g}: {there} can hold {hold} such "
                 f"workers, not {wanted}; use {'fewer' if hold else 'none'}, or a smaller share"
             )
-    if config.workers != "auto":
-        return config.workers
-    return max(1, min(hold, config.clients_per_round))
+    wanted_here = hold if config.workers == "auto" else config.workers
+    return max(1, min(wanted_here, config.cohort_size))
 
 
 def gpus_for(workers: int, share: float) -> int:

@@ -13,6 +13,8 @@ from fedpart.config import NOT_RESULTS, Config, keys, load_toml, make_config
 from fedpart.errors import ConfigError
 from fedpart.spelling import kebab, nearest
 
+# Nodes of a rehearsal; twenty keep two cores busy.
+MAX_NODES = 100
 SUBCOMMANDS = ("central", "compare", "deploy", "drill", "split", "table")
 # Heading of ``--help`` -> the first setting under it.
 _GROUPS = {
@@ -219,6 +221,11 @@ def parse_deploy(argv: Sequence[str]) -> tuple[int, Request]:
         raise ConfigError("deploy needs --local N, the number of nodes on this machine")
     if known.local is not None and known.local < 1:
         raise ConfigError(f"--local is {known.local}; it must be at least 1")
+    if known.local is not None and known.local > MAX_NODES:
+        raise ConfigError(
+            f"--local is {known.local}; each node is a process of this machine: use at most "
+            f"{MAX_NODES}"
+        )
     return known.local or 0, request
 
 

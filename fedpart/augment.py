@@ -279,7 +279,14 @@ def build_augmentation(
     with users_code("augmentation", name):
         raw, blank = own.initial(), torch.zeros(2, *shape)
         changed = own.apply(blank, raw, torch.zeros(2, own.noise_size))
-        count, _ = len(own.names), own.readable(raw)
+        count, told = len(own.names), own.readable(raw)
+    if not isinstance(told, dict) or not all(isinstance(v, float | int) for v in told.values()):
+        raise ConfigError(
+            f"augmentation {name!r}: readable returns {told!r:.60}, not a dict of names and numbers"
+        )
+    if not isinstance(raw, Tensor) or not isinstance(changed, Tensor):
+        odd = "initial" if not isinstance(raw, Tensor) else "apply"
+        raise ConfigError(f"augmentation {name!r}: {odd} returns no tensor")
     if tuple(raw.shape) != (count,) or raw.dtype != torch.float32:
         raise ConfigError(
             f"augmentation {name!r} has {count} names and initial values of shape "

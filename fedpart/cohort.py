@@ -1,6 +1,5 @@
 """Who takes part in a round, who drops out, and whose reply counts: the same in every back end."""
 
-import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,13 +53,6 @@ class Cohort:
         return sorted(self.order)
 
 
-def cohort_size(config: Config) -> int:
-    """How many clients are asked in a round where enough are available."""
-    # 10 times 1.1 is a little more than 11.
-    wanted = math.ceil(config.clients_per_round * config.over_select - 1e-9)
-    return min(wanted, config.clients)
-
-
 def draw_cohort(config: Config, server_round: int) -> Cohort:
     """Clients of a round, uniformly without replacement from those that are available.
 
@@ -72,7 +64,7 @@ def draw_cohort(config: Config, server_round: int) -> Cohort:
         table = availability(config.availability, config.clients)
         ids = ids[table[:, (server_round - 1) % table.shape[1]]]
     rng = numpy_rng(config.seed, "cohort", server_round)
-    drawn = rng.choice(ids, min(cohort_size(config), len(ids)), replace=False)
+    drawn = rng.choice(ids, min(config.cohort_size, len(ids)), replace=False)
     order = tuple(int(i) for i in drawn)
     return Cohort(order, frozenset(i for i in order if _drops_out(config, server_round, i)))
 
@@ -98,9 +90,12 @@ def availability(path: str, clients: int) -> np.ndarray:
         ConfigError: it cannot be read, or does not look like that.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read availability from {path}: {error}") from None
+        # What spreadsheets write: a mark at the beginning, an empty line at the end.
+        text = Path(path).read_text(encoding="utf-8-sig").rstrip()
+    except OSError as error:
+        raise ConfigError(f"cannot read availability from {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"availability {path} is no text of 0, 1 and commas") from None
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     for number, row in enumerate(rows, 1):
         odd = next((cell for cell in row if cell not in ("0", "1")), None)
@@ -147,7 +142,8 @@ def settle(
     used = good[: config.clients_per_round]
     surplus = f"not needed: {config.clients_per_round} replies were there before it"
     if len(used) < config.min_replies:
-        surplus, used = f"only {len(used)} of at least {config.min_replies} replies", []
+        surplus = f"only {len(used)} of at least {config.min_replies} replies (min-replies) came"
+        used = []
     replies, failures = [], []
     for i in cohort.clients:
         answer = answers[i]

@@ -1,5 +1,6 @@
 """Every setting of a run: one frozen model whose fields are TOML keys and flags alike."""
 
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -181,6 +182,13 @@ class Config(Resolved):
     def num_partitions(self) -> int:
         """C, the number of chunks, partitions and subnetworks."""
         return len(self.chunks)
+
+    @property
+    def cohort_size(self) -> int:
+        """How many clients are asked in a round where enough are available."""
+        # 10 times 1.1 is a little more than 11.
+        wanted = math.ceil(self.clients_per_round * self.over_select - 1e-9)
+        return min(wanted, self.clients)
 
     @property
     def run_name(self) -> str:

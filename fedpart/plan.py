@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 
 from fedpart.accounting import fedavg_bytes
-from fedpart.cohort import availability, cohort_size
+from fedpart.cohort import availability
 from fedpart.config import Config
 from fedpart.data import FederatedData
 from fedpart.errors import ConfigError
@@ -67,7 +67,7 @@ class Plan:
         wire_up, wire_down = self.upload_wire_bytes / 1e6, self.download_wire_bytes / 1e6
         without = "psi is not learned"
         if self.no_hyper_update is not None:
-            without = f"{100 * self.no_hyper_update:.2g} % of rounds"
+            without = f"{100 * self.no_hyper_update:.3g} % of rounds"
         return [
             ("data", self.data_source),
             ("training images", f"{self.images:,}"),
@@ -113,7 +113,7 @@ def _no_hyper_update(program: Program, in_chunk_zero: int) -> float | None:
     if program.scoring(0) is not None:
         return 0.0
     config = program.config
-    asked, lost, without = cohort_size(config), config.client_failure_rate, 0.0
+    asked, lost, without = config.cohort_size, config.client_failure_rate, 0.0
     for there in range(asked + 1):
         chance = comb(asked, there) * (1 - lost) ** there * lost ** (asked - there)
         used = min(there, config.clients_per_round)
@@ -134,7 +134,7 @@ def make_plan(config: Config, program: Program, data: FederatedData) -> Plan:
     shares = counts / config.clients
     model = np.array([model_bytes(program, k) for k in range(config.num_partitions)])
     wire = np.array([wire_bytes(program, k) for k in range(config.num_partitions)])
-    asked = cohort_size(config)
+    asked = config.cohort_size
     answering = asked * (1 - config.client_failure_rate)
     (up, wire_up), (down, wire_down) = (
         number * np.array([shares @ model[:, way], shares @ wire[:, way]])

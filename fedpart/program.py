@@ -16,113 +16,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedpart.augment import (
-    NATURAL,
-    Augmentation,
-    Generators,
-    Symmetric,
-    build_augmentation,
-)
+from fedpart.augment import build_augmentation
 from fedpart.config import Config
 from fedpart.data import FederatedData, to_float
 from fedpart.errors import ConfigError, cause
 from fedpart.layout import Layout
-from fedpart.models import OwnHyper, build_model, noise, own_hyperparameters, swap_dropout
+from fedpart.models import build_model, noise, own_hyperparameters, swap_dropout
+from fedpart.plugins import users_code
+from fedpart.psi import HyperSpec, Psi
 from fedpart.runtime import check_device
 from fedpart.streams import numpy_rng, torch_seed
 
 # Copies of images that go through the network at once, at most.
 MICRO_BATCH = 256
-
-
-@dataclass(frozen=True)
-class HyperSpec:
-    """The hyperparameters psi as one flat vector: augmentation first, then dropout logits.
-
-    Attributes:
-        augmentation: family of affine maps, or None.
-        dropout: names of the learned logits in the network; empty where dropout is fixed.
-        dropout_initial: their values at the start.
-        own: what other layers of the network declare.
-    """
-
-    augmentation: Augmentation | None
-    dropout: tuple[str, ...]
-    dropout_initial: tuple[float, ...]
-    own: tuple[OwnHyper, ...] = ()
-
-    @property
-    def _num_affine(self) -> int:
-        return len(self.augmentation.names) if self.augmentation else 0
-
-    @property
-    def size(self) -> int:
-        """Number of scalars H; 0 where nothing is learned."""
-        return self._num_affine + len(self.dropout) + sum(h.initial.numel() for h in self.own)
-
-    def initial(self) -> Tensor:
-        """Values at the start, [H] float32."""
-        affine = [self.augmentation.initial()] if self.augmentation else []
-        logits = torch.tensor(self.dropout_initial, dtype=torch.float32)
-        return torch.cat([*affine, logits, *(h.initial.flatten() for h in self.own)])
-
-    def split(self, hyper: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Raw augmentation values, and what the network holds, by name."""
-        sizes = [self._num_affine, len(self.dropout), *(h.initial.numel() for h in self.own)]
-        affine, logits, *own = torch.split(hyper, sizes)
-        named = dict(zip(self.dropout, logits.unbind(), strict=True))
-        return affine, named | {
-            h.name: values.view(h.initial.shape) for h, values in zip(self.own, own, strict=True)
-        }
-
-    def natural_widths(self, hyper: Tensor) -> Tensor:
-        """Widths in radians, half images, log-factors and slopes, [6], differentiable.
-
-        Raises:
-            TypeError: an augmentation without widths.
-        """
-        family = self.augmentation
-        if not isinstance(family, Symmetric | Generators):
-            raise TypeError(f"{type(family).__name__} has no widths")
-        return family.widths(self.split(hyper)[0]) * NATURAL.to(hyper)
-
-    def raw(self, hyper: Tensor) -> dict[str, list[float]]:
-        """Psi as it is optimised, for the records."""
-        affine, held = self.split(hyper.double())
-        named = {}
-        if self.augmentation:
-            named["augmentation"] = affine.tolist()
-        if self.dropout:
-            named["dropout_logits"] = [float(held[name]) for name in self.dropout]
-        return named | {h.name: held[h.name].flatten().tolist() for h in self.own}
-
-    def readable(self, hyper: Tensor) -> dict[str, float]:
-        """Psi in plain units: degrees, fractions of half the image, factors, drop rates."""
-        affine, held = self.split(hyper)
-        named = self.augmentation.readable(affine) if self.augmentation else {}
-        for i, name in enumerate(self.dropout, 1):
-            named[f"dropout_{i}"] = float(held[name].double().sigmoid())
-        for own in self.own:
-            named |= own.readable(held[own.name])
-        return named
-
-
-class Psi(Protocol):
-    """The hyperparameters psi as one flat vector, [H]: what the likelihood asks of them."""
-
-    @property
-    def augmentation(self) -> Augmentation | None:
-        """Family of affine maps of the inputs, or None."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Number of scalars H; 0 where nothing is learned."""
-        ...
-
-    def split(self, hyper: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Raw augmentation values, and the network's tensors that psi replaces, by name."""
-        ...
 
 
 class LikelihoodSettings(Protocol):
@@ -265,7 +171,10 @@ def build_program(
     with global_seed(torch_seed(config.seed, "init")):
         network = build_model(config.model, num_classes, in_channels, image_shape)
     dropout = swap_dropout(network, config.dropout)
-    own = own_hyperparameters(network)
+    with users_code("model", config.model):
+        own = own_hyperparameters(network)
+        for one in own:
+            one.readable(one.initial)
     layout = Layout.build(network, config.chunks, numpy_rng(config.seed, "assignment"))
     initial = layout.spread(dict(network.named_parameters()))
     if config.method != "partitioned":

@@ -76,7 +76,9 @@ def failure_lines(record: RoundRecord) -> list[str]:
     if more := len(failures) - len(lines):
         lines.append(f"{start}{more:,} more failed, see rounds.jsonl")
     if record.empty:
-        lines.append(f"{start}empty, no reply counted; weights and hyperparameters are unchanged")
+        few = sum(client.status == "unused" for client in record.clients)
+        why = f"replies: {few}, fewer than min-replies" if few else "no reply counted"
+        lines.append(f"{start}empty, {why}; weights and hyperparameters are unchanged")
     return lines
 
 

@@ -225,11 +225,12 @@ class RunFolder:
         if empty >= min(self.config.max_empty_rounds, self.config.rounds):
             why = "no client was available"
             if failures:
-                why = f"client {failures[-1].client_id}: {failures[-1].reason}"
+                # Replies that were too few say more than those that were not there.
+                last = max(failures, key=lambda failure: failure.unused)
+                why = last.reason if last.unused else f"client {last.client_id}: {last.reason}"
             raise ClientFailure(
                 f"no reply counted in {empty} rounds in a row; in round {record.round}, {why}; "
-                "mend the cause and resume the run, or let it try longer with a larger "
-                "max-empty-rounds"
+                "mend the cause and resume the run, or let it try longer with max-empty-rounds"
             )
 
     def finish(self) -> Summary:

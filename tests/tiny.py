@@ -13,7 +13,8 @@ from fedpart.client import ClientReply
 from fedpart.config import Config, make_config
 from fedpart.data import FederatedData
 from fedpart.layout import Entry, Layout
-from fedpart.program import HyperSpec, Program, build_program
+from fedpart.program import Program, build_program
+from fedpart.psi import HyperSpec
 from fedpart.run_folder import RunFolder
 
 SIDE = 12

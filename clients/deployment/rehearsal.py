@@ -101,7 +101,10 @@ def _rehearse(
     data = prepare(config)
     watch = Watch(config, out, records_behind(out) if resume else [])
     folder = out / DEPLOYMENT
-    folder.mkdir(parents=True, exist_ok=True)
+    from fedpart.checkpoint import writing
+
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     try:
         with Group(folder, {}, lambda: watch.busy) as group:
             deployment = Deployment(folder, nodes, _APP, group)
@@ -125,6 +128,8 @@ def _rehearse(
                 done = len(records_behind(out))
                 command = f"python sim.py deploy --resume {quote(str(out))}"
                 sys.stderr.write(f"stopped after round {done}; go on with: {command}\n")
+            else:
+                sys.stderr.write("stopped before the first round; start again as before\n")
         raise error
 
 

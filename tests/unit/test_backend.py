@@ -89,8 +89,11 @@ def fit(cpus: int, gpus: int = 0, **values: object) -> int:
 def test_a_worker_a_core_but_no_more_than_clients_a_round():
     assert fit(4) == 4
     assert fit(64) == 10
-    assert fit(64, workers=12) == 12
-    assert fit(1, workers=12) == 12
+    assert fit(64, workers=8) == 8
+    assert fit(1, workers=8) == 8
+    # More would have no client to work for.
+    assert fit(64, workers=50) == 10
+    assert fit(64, workers=50, over_select=1.5) == 15
 
 
 @pytest.mark.parametrize(

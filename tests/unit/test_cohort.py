@@ -7,7 +7,7 @@ import pytest
 import tiny
 import torch
 
-from fedpart.cohort import Cohort, Failure, availability, cohort_size, draw_cohort, settle
+from fedpart.cohort import Cohort, Failure, availability, draw_cohort, settle
 from fedpart.errors import ConfigError
 from fedpart.records import DROPPED
 from fedpart.server import sample_clients
@@ -46,7 +46,7 @@ def test_without_faults_the_cohort_is_what_it_always_was():
 )
 def test_so_many_are_asked(m, factor, size):
     config = tiny.config(clients=100, clients_per_round=m, over_select=factor)
-    assert cohort_size(config) == size
+    assert config.cohort_size == size
     assert len(set(draw_cohort(config, 1).order)) == size
 
 
@@ -178,7 +178,8 @@ def replace_availability(config, path):
         (["1,0", "1"], r"line 2: 1 rounds, where line 1 has 2"),
         (["1,0"], r"has 1 lines; it must have one for each of 2 clients"),
         (["client,round", "1,0"], r"line 1: 'client' is neither 0 nor 1"),
-        (["", ""], r"line 1: '' is neither 0 nor 1"),
+        (["", "1"], r"line 1: '' is neither 0 nor 1"),
+        (["", ""], r"has 0 lines"),
         ([], r"has 0 lines"),
     ],
 )
@@ -190,9 +191,16 @@ def test_a_table_that_cannot_be_used_is_explained(tmp_path, lines, words):
 
 def test_a_table_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    for name in ("none.csv", "binary"):
-        with pytest.raises(ConfigError, match=f"cannot read availability from .*{name}"):
-            availability(str(tmp_path / name), 2)
+    with pytest.raises(ConfigError, match="cannot read availability from .*none.csv: No such file"):
+        availability(str(tmp_path / "none.csv"), 2)
+    with pytest.raises(ConfigError, match="availability .*binary is no text of 0, 1 and commas"):
+        availability(str(tmp_path / "binary"), 2)
+
+
+def test_a_table_as_spreadsheets_write_it(tmp_path):
+    """With a mark at the beginning, other ends of lines, and an empty line at the end."""
+    (tmp_path / "seen.csv").write_bytes(b"\xef\xbb\xbf1,0\r\n0,1\r\n\r\n")
+    assert availability(str(tmp_path / "seen.csv"), 2).tolist() == [[True, False], [False, True]]
 
 
 def test_a_reply_without_its_gradient_keeps_its_weights():

@@ -1,0 +1,100 @@
+"""The hyperparameters psi as one flat vector, and what a likelihood asks of them."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedpart.augment import NATURAL, Augmentation, Generators, Symmetric
+from fedpart.models import OwnHyper
+
+
+@dataclass(frozen=True)
+class HyperSpec:
+    """The hyperparameters psi as one flat vector: augmentation first, then dropout logits.
+
+    Attributes:
+        augmentation: family of affine maps, or None.
+        dropout: names of the learned logits in the network; empty where dropout is fixed.
+        dropout_initial: their values at the start.
+        own: what other layers of the network declare.
+    """
+
+    augmentation: Augmentation | None
+    dropout: tuple[str, ...]
+    dropout_initial: tuple[float, ...]
+    own: tuple[OwnHyper, ...] = ()
+
+    @property
+    def _num_affine(self) -> int:
+        return len(self.augmentation.names) if self.augmentation else 0
+
+    @property
+    def size(self) -> int:
+        """Number of scalars H; 0 where nothing is learned."""
+        return self._num_affine + len(self.dropout) + sum(h.initial.numel() for h in self.own)
+
+    def initial(self) -> Tensor:
+        """Values at the start, [H] float32."""
+        affine = [self.augmentation.initial()] if self.augmentation else []
+        logits = torch.tensor(self.dropout_initial, dtype=torch.float32)
+        return torch.cat([*affine, logits, *(h.initial.flatten() for h in self.own)])
+
+    def split(self, hyper: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Raw augmentation values, and what the network holds, by name."""
+        sizes = [self._num_affine, len(self.dropout), *(h.initial.numel() for h in self.own)]
+        affine, logits, *own = torch.split(hyper, sizes)
+        named = dict(zip(self.dropout, logits.unbind(), strict=True))
+        return affine, named | {
+            h.name: values.view(h.initial.shape) for h, values in zip(self.own, own, strict=True)
+        }
+
+    def natural_widths(self, hyper: Tensor) -> Tensor:
+        """Widths in radians, half images, log-factors and slopes, [6], differentiable.
+
+        Raises:
+            TypeError: an augmentation without widths.
+        """
+        family = self.augmentation
+        if not isinstance(family, Symmetric | Generators):
+            raise TypeError(f"{type(family).__name__} has no widths")
+        return family.widths(self.split(hyper)[0]) * NATURAL.to(hyper)
+
+    def raw(self, hyper: Tensor) -> dict[str, list[float]]:
+        """Psi as it is optimised, for the records."""
+        affine, held = self.split(hyper.double())
+        named = {}
+        if self.augmentation:
+            named["augmentation"] = affine.tolist()
+        if self.dropout:
+            named["dropout_logits"] = [float(held[name]) for name in self.dropout]
+        return named | {h.name: held[h.name].flatten().tolist() for h in self.own}
+
+    def readable(self, hyper: Tensor) -> dict[str, float]:
+        """Psi in plain units: degrees, fractions of half the image, factors, drop rates."""
+        affine, held = self.split(hyper)
+        named = self.augmentation.readable(affine) if self.augmentation else {}
+        for i, name in enumerate(self.dropout, 1):
+            named[f"dropout_{i}"] = float(held[name].double().sigmoid())
+        for own in self.own:
+            named |= own.readable(held[own.name])
+        return named
+
+
+class Psi(Protocol):
+    """The hyperparameters psi as one flat vector, [H]: what the likelihood asks of them."""
+
+    @property
+    def augmentation(self) -> Augmentation | None:
+        """Family of affine maps of the inputs, or None."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Number of scalars H; 0 where nothing is learned."""
+        ...
+
+    def split(self, hyper: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Raw augmentation values, and the network's tensors that psi replaces, by name."""
+        ...
