@@ -161,10 +161,11 @@ class _Reader(TorchFunctionMode):
         result = func(*args, **kwargs)
         name = func.__name__.strip("_")
         results = result if isinstance(result, tuple | list) else (result,)
-        known = [a for a in (*args, *kwargs.values()) if self._units(a)]
+        given = (a if isinstance(a, tuple | list) else (a,) for a in (*args, *kwargs.values()))
+        known = [t for several in given for t in several if self._units(t)]
         if name in LAYERS:
             self._layer(name, arguments(name, args, kwargs), result)
-        elif known and any(isinstance(r, Tensor) for r in results) and name not in _BLANK:
+        elif known and name not in _BLANK and any(r is None or torch.is_tensor(r) for r in results):
             self._note(result, self._kept(name, known, args, kwargs, result))
         return result
 
