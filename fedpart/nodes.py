@@ -3,8 +3,11 @@
 With zero as the default, the weights of a subnetwork alone make the units that it does not have
 zero everywhere, so training, messages and evaluation are those of random weight partitioning. What
 is left is to find out which parameters belong to the same unit: a pass over blank images notes it.
+Statistics of GroupNorm count these zeros too. Weights by which an earlier unit reads a later one
+belong to the earlier, and so keep their initial values: no subnetwork trains them.
 """
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
-from fedpart.errors import ConfigError
+from fedpart.errors import ConfigError, cause
 from fedpart.layout import Layout, largest_remainder
 from fedpart.models import noise
 
@@ -87,8 +90,9 @@ class Nodes:
             rng: decides which units go where.
         Raises:
             ConfigError: see ``Layout.assign``; or a layer without a unit in partition 0.
-        Source: Appendix "Partitioning Schemes", node partitioning. Of output layers, which must
-            keep all classes, the weights go with the units they read (AMB-11 in no paper).
+        Source: Appendix "Partitioning Schemes", node partitioning. Output layers keep all
+            classes: their weights go with the units they read, and copies of their biases add up
+            (the paper does not say). Norms go with the units they scale.
         """
         parts = {}
         for group, size in self.sizes.items():
@@ -116,7 +120,8 @@ def read_nodes(module: nn.Module, images: Tensor) -> Nodes:
         images: [n, c, h, w], n at least 1.
     Raises:
         ConfigError: something else than linear layers, convolutions and norms with a scale that
-            are joined by sums, pooling and functions that are zero at zero.
+            are joined by sums, pooling and functions that are zero at zero; or a forward pass that
+            fails.
     """
     # Of its own: a forward pass may write to weights, and layers may share one.
     parameters = {name: p.detach().clone() for name, p in module.named_parameters()}
@@ -125,6 +130,10 @@ def read_nodes(module: nn.Module, images: Tensor) -> Nodes:
     try:
         with torch.no_grad(), noise(module.train(), torch.Generator().manual_seed(0)), reader:
             logits = functional_call(module, parameters, images)
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever the user's model raises is the user's to read
+        raise _refusal(f"in training it fails: {cause(traceback.format_exc())}") from error
     finally:
         module.train(training)
     return reader.nodes(logits)
@@ -166,7 +175,8 @@ class _Reader(TorchFunctionMode):
         if name in LAYERS:
             self._layer(name, arguments(name, args, kwargs), result)
         elif known and name not in _BLANK and any(r is None or torch.is_tensor(r) for r in results):
-            self._note(result, self._kept(name, known, args, kwargs, result))
+            units = self._kept(func, known, args, kwargs, result)
+            self._note(result, units)
         return result
 
     def _units(self, value: object) -> _Units | None:
@@ -218,7 +228,15 @@ class _Reader(TorchFunctionMode):
         self._sizes.append(size)
         return _Units(len(self._sizes) - 1)
 
-    def _kept(self, name: str, known: list[Tensor], args: Any, kwargs: Any, result: Any) -> _Units:
+    def _kept(
+        self, func: Callable[..., Any], known: list[Tensor], args: Any, kwargs: Any, result: Any
+    ) -> _Units:
+        """Units of what ``func`` makes of units.
+
+        Raises:
+            ConfigError: it mixes them, or makes something of zero.
+        """
+        name = func.__name__.strip("_")
         x, found = known[0], [u for t in known if (u := self._units(t))]
         if name in _TIE and len(known) == 2 and known[0].shape == known[1].shape:
             return self._tie(*found)
@@ -228,11 +246,12 @@ class _Reader(TorchFunctionMode):
         over = kwargs.get("dim", args[1] if len(args) > 1 else None) if name in _REDUCE else ()
         over = (over,) if isinstance(over, int) else over
         # Of images, [n, c, h, w], height and width may go.
-        apart = over is not None and all(d % 4 in (2, 3) for d in over)
-        apart = apart and (x.dim() == 4 or not over)
-        kept = name in _KEEP and len(known) == 1 and (x is args[0] or name == "mul")
-        if kept and apart and result.shape[:2] == x.shape[:2]:
-            return found[0]
+        apart = over is not None and all(x.dim() == 4 and d % 4 in (2, 3) for d in over)
+        if name in _KEEP and len(known) == 1 and apart and result.shape[:2] == x.shape[:2]:
+            blank = func(*(torch.zeros_like(a) if a is x else a for a in args), **kwargs)
+            # Not a number is something too.
+            if not blank.any():
+                return found[0]
         other = " with something else" if name in _TIE else ""
         raise _refusal(f"its units go through {name}{other}")
 

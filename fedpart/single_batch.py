@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.grad import conv2d_input, conv2d_weight
 from torch.overrides import TorchFunctionMode
 
 from fedpart.layout import Layout
@@ -40,10 +41,13 @@ def mixed_forward(
         k: subnetwork of each image, [n] int64 in 0..C.
     Returns:
         [n, num_classes].
+    Raises:
+        ValueError: a convolution whose padding is a word.
     Source: Appendix "Partitioning Schemes": mask inputs and outputs of each layer, and gradients.
     """
     with _Mixed(nodes, layout, values, k):
-        return functional_call(network, dict(values), images)
+        logits: Tensor = functional_call(network, dict(values), images)
+    return logits
 
 
 class _Product(torch.autograd.Function):
@@ -68,10 +72,10 @@ class _Product(torch.autograd.Function):
                 own = (gradient * learn).T @ x
         else:
             if ctx.needs_input_grad[0]:
-                down = torch.nn.grad.conv2d_input(x.shape, weight, gradient, *ctx.geometry)
+                down = conv2d_input(x.shape, weight, gradient, *ctx.geometry)
             if ctx.needs_input_grad[1]:
                 masked = gradient * learn
-                own = torch.nn.grad.conv2d_weight(x, weight.shape, masked, *ctx.geometry)
+                own = conv2d_weight(x, weight.shape, masked, *ctx.geometry)
         return down, own, None, None
 
 
@@ -136,4 +140,6 @@ class _Mixed(TorchFunctionMode):
 def _geometry(
     stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> tuple[Any, ...]:
+    if isinstance(padding, str):
+        raise ValueError(f"a convolution has padding {padding!r}: give it as a number")
     return stride, padding, dilation, groups

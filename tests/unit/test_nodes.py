@@ -172,6 +172,9 @@ def test_a_subnetwork_is_the_smaller_network_of_its_units(name, k):
         (_Net(nn.AlphaDropout(0.1)), "its units go through alpha_dropout"),
         (_Net(_Do(lambda x: x + 1)), "its units go through add with something else"),
         (_Net(_Do(lambda x: 1 / x)), "its units go through "),
+        (_Net(_Do(lambda x: torch.div(x, 0.0))), "its units go through div"),
+        (_Net(nn.Hardtanh(1.0, 2.0)), "its units go through hardtanh"),
+        (_Net(_Do(lambda x: x.mean(1))), "its units go through mean"),
         (_Net(_Do(lambda x: x.mean(1, keepdim=True).expand_as(x))), "its units go through mean"),
         (_Net(_Do(lambda x: x.transpose(0, 1).transpose(0, 1))), "its units go through transpose"),
         (_Net(_Do(lambda x: torch.cat(x.chunk(2, 1), 1))), "its units go through chunk"),
@@ -211,6 +214,14 @@ def test_a_layer_too_narrow_for_the_first_partition_is_refused():
     module = _Net(nn.Identity())
     with pytest.raises(ConfigError, match=r"a layer of 4 units has none for .* 0\.1"):
         _layout(module, _blank(), (0.1, 0.9))
+
+
+def test_a_forward_pass_that_fails_in_training_only_is_told():
+    """Eval mode was tried before."""
+    module = _Net(nn.Identity())
+    module.middle.register_forward_hook(lambda m, *_: 1 / 0 if m.training else None)
+    with pytest.raises(ConfigError, match="in training it fails: ZeroDivisionError"):
+        read_nodes(module.eval(), _blank())
 
 
 def test_reading_leaves_the_network_as_it_was():

@@ -84,6 +84,26 @@ def test_only_the_last_partition_of_a_subnetwork_learns(k):
     assert bool(learned.any()) is (k > 0)
 
 
+def test_padding_by_a_word_is_refused():
+    """Its gradient needs numbers."""
+    module = nn.Sequential(nn.Conv2d(1, 6, 3, padding="same"), nn.Flatten(), nn.Linear(96, 3))
+    with pytest.raises(ValueError, match="padding 'same': give it as a number"):
+        both_ways(module, torch.rand(2, 1, 4, 4).double(), torch.tensor([1, 2]))
+
+
+@pytest.mark.parametrize("k", [0, 1, 2])
+def test_weights_from_later_to_earlier_units_are_trained_by_nobody(k):
+    """A unit of partition 0 owns what it reads of partition 1, which is not there when it learns."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU())
+    module.append(nn.Linear(8, 3))
+    images = torch.rand(5, 1, 4, 4).double()
+    single, _, layout = both_ways(module, images, torch.full((5,), k), (0.5, 0.5))
+    gradient, ids = layout.leaves(single[1])["3.weight"], layout.leaves(layout.ids)
+    later = ids["1.bias"] > ids["3.bias"][:, None]
+    assert later.any()
+    assert not gradient[later].any()
+
+
 def test_float32_is_within_its_tolerance():
     """What is used in practice: a layer without masks rounds otherwise, no more."""
     module = build_model("mnist-cnn", 3, 1, (28, 28))
