@@ -9,13 +9,17 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import torch.nn.grad
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.grad import conv2d_input, conv2d_weight
 from torch.overrides import TorchFunctionMode
 
 from fedpart.layout import Layout
 from fedpart.nodes import LAYERS, NORMS, Nodes, arguments
+
+# Untyped in PyTorch.
+_conv2d_input: Callable[..., Tensor] = torch.nn.grad.conv2d_input
+_conv2d_weight: Callable[..., Tensor] = torch.nn.grad.conv2d_weight
 
 
 def mixed_forward(
@@ -72,10 +76,10 @@ class _Product(torch.autograd.Function):
                 own = (gradient * learn).T @ x
         else:
             if ctx.needs_input_grad[0]:
-                down = conv2d_input(x.shape, weight, gradient, *ctx.geometry)
+                down = _conv2d_input(x.shape, weight, gradient, *ctx.geometry)
             if ctx.needs_input_grad[1]:
                 masked = gradient * learn
-                own = conv2d_weight(x, weight.shape, masked, *ctx.geometry)
+                own = _conv2d_weight(x, weight.shape, masked, *ctx.geometry)
         return down, own, None, None
 
 

@@ -93,7 +93,7 @@ def test_padding_by_a_word_is_refused():
 
 @pytest.mark.parametrize("k", [0, 1, 2])
 def test_weights_from_later_to_earlier_units_are_trained_by_nobody(k):
-    """A unit of partition 0 owns what it reads of partition 1, which is not there when it learns."""
+    """A unit of partition 0 owns what it reads of partition 1, which is not there then."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU())
     module.append(nn.Linear(8, 3))
     images = torch.rand(5, 1, 4, 4).double()
