@@ -3,9 +3,9 @@
 from itertools import pairwise
 
 import torch
+from both_ways import both_ways
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from test_single_batch import both_ways
 from torch import nn
 from torch.func import functional_call
 

@@ -201,6 +201,23 @@ def test_what_is_not_understood_is_refused_and_named(module, why):
     assert str(refused.value).endswith("use --scheme random")
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: 2 * x / 3,
+        lambda x: -x * torch.ones(1, 4, 1, 1),
+        lambda x: x * x.tanh() - x,
+        lambda x: x.clone().mul_(2).relu_(),
+        lambda x: F.adaptive_avg_pool2d(x.contiguous(), 2),
+        nn.Sequential(nn.Dropout2d(0.1), nn.AvgPool2d(2), nn.ELU()),
+    ],
+)
+def test_what_keeps_units_apart_and_zero_at_zero_is_let_through(function):
+    """Arithmetic, pooling, dropout, activations; in place too."""
+    nodes = read_nodes(_Net(_Do(function)), _blank())
+    assert set(nodes.roles) == {"first.weight", "first.bias", "out.weight"}
+
+
 def test_parameters_that_no_unit_has_are_refused():
     """One that the forward pass never meets, for example."""
     module = _Net(nn.Identity())
