@@ -83,8 +83,11 @@ class Config(Resolved):
     chunks: Annotated[tuple[float, ...], checks.COMMAS, checks.SHARES] = Field(
         (0.7, 0.2, 0.1), description="share of clients, and of weights, in each chunk; sums to 1"
     )
+    scheme: Literal["random", "node"] = Field(
+        "random", description="what has a partition: each weight, or whole units (sets defaults)"
+    )
     defaults: Literal["init", "zero"] = Field(
-        "init", description="weights of partitions a subnetwork does not have"
+        "init", description="weights of partitions a subnetwork does not have; zero for nodes"
     )
     augmentation: Annotated[str, checks.one_of(AUGMENTATIONS, "Class")] = Field(
         "symmetric",
@@ -214,6 +217,8 @@ class Config(Resolved):
             given |= {"chunks": (1.0,), "augmentation": "none", "samples": 1}
         elif given.get("method") == "augerino":
             given |= {"chunks": (1.0,)}
+        if given.get("scheme") == "node" and given.get("defaults") is None:
+            given["defaults"] = "zero"
         if given.get("skew") is None:
             rotated = given.get("dataset", "rotmnist") in ROTATED
             given["skew"] = "rotation" if rotated else "label"
@@ -237,6 +242,11 @@ class Config(Resolved):
             raise ValueError(
                 f"augmentation is {self.augmentation!r}, but method augerino learns one width for "
                 "each transformation; use symmetric or generators"
+            )
+        if self.scheme == "node" and self.defaults != "zero":
+            raise ValueError(
+                f"defaults is {self.defaults!r}, but units that a subnetwork does not have are "
+                "zero under scheme node; use zero"
             )
         if self.skew == "rotation" and not self.rotated:
             raise ValueError(

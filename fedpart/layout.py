@@ -6,7 +6,7 @@ an entry belongs to. Subnetwork ``k`` is made of the partitions ``< k`` and of d
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -162,19 +162,40 @@ class Layout:
             ConfigError: more than 255 partitions, or an empty one.
         Source: Appendix "Partitioning Schemes", random weight partitioning.
         """
-        num_partitions = len(proportions)
+
+        def labels(_: str, parameter: nn.Parameter) -> np.ndarray:
+            counts = largest_remainder(parameter.numel(), proportions)
+            return rng.permutation(np.repeat(np.arange(len(proportions)), counts))
+
+        return cls.assign(module, len(proportions), affine_roles(module), labels)
+
+    @classmethod
+    def assign(
+        cls,
+        module: nn.Module,
+        num_partitions: int,
+        roles: Mapping[str, str],
+        labels_of: Callable[[str, nn.Parameter], np.ndarray],
+    ) -> "Layout":
+        """Lay out the parameters of ``module`` in their order.
+
+        Args:
+            module: the network.
+            num_partitions: C.
+            roles: how the copies of affine parameters are merged, see ``affine_roles``.
+            labels_of: name and parameter -> partition of its scalars, [n]; of the others, in order.
+        Raises:
+            ConfigError: more than 255 partitions, or an empty one.
+        """
         if num_partitions > MAX_PARTITIONS:
             raise ConfigError(f"{num_partitions} partitions: at most {MAX_PARTITIONS} are possible")
-        roles = affine_roles(module)
         entries, ids, start = [], [], 0
         for name, parameter in module.named_parameters():
             merge = roles.get(name, "plain")
-            size = parameter.numel()
             if merge == "plain":
-                counts = largest_remainder(size, proportions)
-                labels = rng.permutation(np.repeat(np.arange(num_partitions), counts))
+                labels = labels_of(name, parameter)
             else:
-                labels = np.repeat(np.arange(num_partitions), size)
+                labels = np.repeat(np.arange(num_partitions), parameter.numel())
             entries.append(Entry(name, tuple(parameter.shape), merge, start, start + len(labels)))
             ids.append(labels.astype(np.uint8))
             start += len(labels)

@@ -103,7 +103,7 @@ DIGITS = Block(
         "adam_eps": 1e-8,
         "eval_every": 10,
     },
-    learned={"chunks": (0.7, 0.2, 0.1), "samples": 10, "hyper_lr": 3e-3},
+    learned={"chunks": (0.7, 0.2, 0.1), "scheme": "random", "samples": 10, "hyper_lr": 3e-3},
 )
 
 OBJECTS = Block(
@@ -126,6 +126,7 @@ OBJECTS = Block(
     },
     learned={
         "chunks": (0.9, 0.1),
+        "scheme": "random",
         "samples": 10,
         "augmentation": "generators",
         "hyper_batch_size": 32,

@@ -22,6 +22,7 @@ from fedpart.data import FederatedData, to_float
 from fedpart.errors import ConfigError, cause
 from fedpart.layout import Layout
 from fedpart.models import build_model, noise, own_hyperparameters, swap_dropout
+from fedpart.nodes import read_nodes
 from fedpart.plugins import users_code
 from fedpart.psi import HyperSpec, Psi
 from fedpart.runtime import check_device
@@ -175,7 +176,15 @@ def build_program(
         own = own_hyperparameters(network)
         for one in own:
             one.readable(one.initial)
-    layout = Layout.build(network, config.chunks, numpy_rng(config.seed, "assignment"))
+    blank = torch.zeros(2, in_channels, *image_shape)
+    _try_out(network, config.model, num_classes, blank)
+    rng = numpy_rng(config.seed, "assignment")
+    if config.scheme == "node":
+        with global_seed(0):
+            nodes = read_nodes(network, blank)
+        layout = nodes.layout(network, config.chunks, rng)
+    else:
+        layout = Layout.build(network, config.chunks, rng)
     initial = layout.spread(dict(network.named_parameters()))
     if config.method != "partitioned":
         dropout, own = [], []
@@ -190,31 +199,28 @@ def build_program(
         tuple(own),
     )
     default = layout.defaults(initial, config.defaults == "zero")
-    program = Program(network, layout, initial, default, hyper, config)
-    _try_out(program, num_classes, (2, in_channels, *image_shape))
-    return program
+    return Program(network, layout, initial, default, hyper, config)
 
 
-def _try_out(program: Program, num_classes: int, shape: tuple[int, ...]) -> None:
+def _try_out(network: nn.Module, model: str, num_classes: int, blank: Tensor) -> None:
     try:
         with torch.no_grad(), global_seed(0):
-            program.network.eval()
-            logits = functional_call(
-                program.network, _parameters(program, program.initial), torch.zeros(shape)
-            )
+            # Of their own, since some models write to their weights.
+            parameters = {n: p.clone() for n, p in network.named_parameters()}
+            logits = functional_call(network.eval(), parameters, blank)
     except Exception as error:  # whatever the user's model raises is the user's to read
         raise ConfigError(
-            f"model {program.config.model!r} fails on images of shape {shape[1:]}: "
+            f"model {model!r} fails on images of shape {tuple(blank.shape[1:])}: "
             f"{cause(traceback.format_exc())}"
         ) from error
-    if tuple(logits.shape) != (shape[0], num_classes):
+    if tuple(logits.shape) != (len(blank), num_classes):
         raise ConfigError(
-            f"model {program.config.model!r} gives {tuple(logits.shape)} for {shape[0]} images, "
-            f"not ({shape[0]}, {num_classes})"
+            f"model {model!r} gives {tuple(logits.shape)} for {len(blank)} images, "
+            f"not ({len(blank)}, {num_classes})"
         )
     if not torch.isfinite(logits).all():
         raise ConfigError(
-            f"model {program.config.model!r} gives values that are not finite for blank images: "
+            f"model {model!r} gives values that are not finite for blank images: "
             "mend its initial weights or its forward"
         )
 

@@ -17,6 +17,7 @@ from fedpart.wire import encode, reply_arrays, reply_fields, validate
 from tests.benchmarks.bare import BareLoop
 from tests.benchmarks.central import cost
 from tests.benchmarks.growth import grow
+from tests.benchmarks.node import node
 from tests.benchmarks.peer import (
     Answer,
     Peer,
@@ -43,6 +44,7 @@ def measure(function: Callable[[bool], Record]) -> Callable[[bool], Record]:
 
 
 measure(cost)
+measure(node)
 
 
 def _compare(answers: dict[str, list[Answer]], base: str) -> Record:

@@ -29,6 +29,8 @@ SETTINGS = [
     (["--rounds", "2.5"], "rounds is '2.5'", "whole number"),
     (["--dataset", "mnist", "--skew", "rotation"], "skew is 'rotation'", "use label or iid"),
     (["--model", "resnet"], "model 'resnet' is unknown", "module:function"),
+    (["--scheme", "node", "--model", "fixup-resnet8"], "add with something", "use --scheme random"),
+    (["--scheme", "node", "--defaults", "init"], "defaults is 'init'", "use zero"),
     (["--model", "no_such_module:f"], "no_such_module", "ModuleNotFoundError"),
     (["--init", "missing.pt"], "init missing.pt cannot be read", "No such file"),
     (["--config", "missing.toml"], "missing.toml", "No such file"),

@@ -81,10 +81,12 @@ def build(**changes: object) -> Program:
     return build_program(make_config(values | changes), 10, 1)
 
 
-@pytest.fixture(scope="module", params=["partitioned", "augerino", "fedavg", "bf16"])
+@pytest.fixture(scope="module", params=["partitioned", "augerino", "fedavg", "bf16", "node"])
 def program(request) -> Program:
     if request.param == "bf16":
         return build(precision="bf16")
+    if request.param == "node":
+        return build(scheme="node")
     return build(method=request.param)
 
 
