@@ -28,7 +28,7 @@ SETTINGS = [
     (["--rounds", "0"], "rounds is '0'", "at least 1"),
     (["--rounds", "2.5"], "rounds is '2.5'", "whole number"),
     (["--dataset", "mnist", "--skew", "rotation"], "skew is 'rotation'", "use label or iid"),
-    (["--model", "resnet"], "model 'resnet' is unknown", "module:function"),
+    (["--model", "resnet"], "model is 'resnet'", "module:function"),
     (["--scheme", "node", "--model", "fixup-resnet8"], "add with something", "use --scheme random"),
     (["--scheme", "node", "--defaults", "init"], "defaults is 'init'", "use zero"),
     (["--model", "no_such_module:f"], "no_such_module", "ModuleNotFoundError"),

@@ -112,26 +112,17 @@ def test_an_interrupted_run_is_taken_up_bit_for_bit(sim, home, monkeypatch, firs
     """Also on another back end than it began on."""
     words = (*TINY, "--rounds", "4", "--checkpoint-every", "3")
     assert sim(*words, "--out", "whole")[0] == 0
-    from fedpart.run_folder import RunFolder
-
-    evaluate, calls = RunFolder._evaluate, []
-
-    def interrupted(self, *args):
-        calls.append(args)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return evaluate(self, *args)
-
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "_evaluate", interrupted)
+        evaluate_until(patch, 3)
         code, _, err = sim(*words, "--backend", first, "--out", "cut")
     assert code == 130
-    assert "stopped after round 2" in err
+    # The round is on record, and will be evaluated when the run is taken up.
+    assert "stopped after round 3" in err
     assert "--resume cut" in err
     info = json.loads((home / "cut" / "run.json").read_text())
     assert (info["exit"], info["exit_code"]) == ("interrupted", 130)
     assert not (home / "cut" / "summary.json").exists()
-    # A round was on disk without its evaluation, and a crash may leave half a line.
+    # A crash may leave half a line.
     with (home / "cut" / "rounds.jsonl").open("a") as file:
         file.write('{"round": 4, "cli')
     toml = home / "cut" / "config.toml"
@@ -139,13 +130,13 @@ def test_an_interrupted_run_is_taken_up_bit_for_bit(sim, home, monkeypatch, firs
     toml.write_text(settings)
     code, out, err = sim("--resume", "cut")
     assert (code, err) == (0, "")
-    assert "resuming after round 2" in out
+    assert "resuming after round 3" in out
     assert without_seconds(home / "cut") == without_seconds(home / "whole")
     whole, cut = (
         torch.load(home / name / "model.pt", weights_only=True) for name in ("whole", "cut")
     )
     assert all(torch.equal(cut["model"][n], t) for n, t in whole["model"].items())
-    assert json.loads((home / "cut" / "run.json").read_text())["resumed_from"] == [2]
+    assert json.loads((home / "cut" / "run.json").read_text())["resumed_from"] == [3]
     check_schemas(home / "cut")
 
 
@@ -274,9 +265,9 @@ SEEDS = (*TINY, "--rounds", "3", "--checkpoint-every", "2", "--seeds", "3")
 
 def evaluate_until(monkeypatch, calls_left):
     """Ctrl-C in one of the next evaluations, of which each run has three."""
-    from fedpart.run_folder import RunFolder
+    from fedpart.evaluator import Evaluator
 
-    evaluate, calls = RunFolder._evaluate, []
+    evaluate, calls = Evaluator._evaluate, []
 
     def interrupted(self, *args):
         calls.append(args)
@@ -284,7 +275,7 @@ def evaluate_until(monkeypatch, calls_left):
             raise KeyboardInterrupt
         return evaluate(self, *args)
 
-    monkeypatch.setattr(RunFolder, "_evaluate", interrupted)
+    monkeypatch.setattr(Evaluator, "_evaluate", interrupted)
 
 
 def equal_models(a, b):
@@ -298,14 +289,14 @@ def test_several_seeds_are_resumed_as_a_whole_bit_for_bit(sim, home, monkeypatch
         evaluate_until(patch, 5)
         code, _, err = sim(*SEEDS, "--out", "cut")
     assert code == 130
-    assert "stopped after round 1" in err
+    assert "stopped after round 2" in err
     assert "go on with: python sim.py --resume cut\n" in err
     assert sorted(p.name for p in (home / "cut").iterdir()) == ["config.toml", "seed-0", "seed-1"]
     before = (home / "cut" / "seed-0" / "run.json").read_bytes()
     code, out, err = sim("--resume", "cut")
     assert (code, err) == (0, "")
     assert out.startswith("seed 0 is finished, final accuracy ")
-    assert out.count("resuming after round 1") == 1
+    assert out.count("resuming after round 2") == 1
     assert "  0, 1, 2\n" in out
     assert (home / "cut" / "seed-0" / "run.json").read_bytes() == before
     for seed in (0, 1, 2):
