@@ -84,6 +84,8 @@ def finished(deployment: Deployment, run: str) -> str:
     return "not finished"
 
 
+# Of a package that Flower builds bundles with.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_same_bits_and_bytes_as_the_plain_loop(deployment, tmp_path):
     config = make_config(SETTINGS)
     data = load_federated(config)
