@@ -67,7 +67,7 @@ class Plan:
         wire_up, wire_down = self.upload_wire_bytes / 1e6, self.download_wire_bytes / 1e6
         without = "psi is not learned"
         if self.no_hyper_update is not None:
-            without = f"{100 * self.no_hyper_update:.3g} % of rounds"
+            without = f"{100 * self.no_hyper_update:.1f} % of rounds"
         return [
             ("data", self.data_source),
             ("training images", f"{self.images:,}"),

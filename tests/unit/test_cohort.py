@@ -99,7 +99,7 @@ def test_too_few_replies_change_nothing(there, counted):
     assert len(replies) == counted
     if not counted:
         assert [f.unused for f in failures] == [True, True, False, False]
-        assert failures[0].reason == "only 2 of at least 3 replies"
+        assert failures[0].reason == "only 2 of at least 3 replies (min-replies) came"
 
 
 def test_an_update_far_longer_than_the_others_is_refused_and_the_next_client_counts():
