@@ -49,6 +49,8 @@ def commands(readme: str | Path, scratch: str) -> list[str]:
         if "sim.py central --experiment" in command:
             command += " --iterations 30 --eval-every 10 --seeds 1 --train-size 200"
             command += " --inputs 2,15" if "input-selection" in command else ""
+        if "sim.py deploy" in command:
+            command += " --eval-size 200 --samples 2 --train-size 60"
         if re.search(r"python sim\.py +--", command) and "--dry-run" not in command:
             command += " --eval-size 200 --samples 2"
             if "cifar10" in command:
