@@ -64,6 +64,8 @@ def ended(process: Process, mark: str) -> tuple[int, str]:
     return code, errors
 
 
+# Flower refuses the key of a killed node for a minute, and each message starts a process: minutes.
+@pytest.mark.full
 def test_a_killed_client_and_a_killed_node_cost_their_rounds_and_nothing_else(home, mark):
     out = home / "run"
     process = Process(out, "deploy", "--local", "3", *SIZE, "--rounds", "40", "--out", str(out))
