@@ -26,10 +26,11 @@ from fedpart.arguments import (
 from fedpart.commands import COMMANDS
 from fedpart.config import Config
 from fedpart.errors import ConfigError, FedpartError, OutputError
-from fedpart.progress import Progress, make_progress, table
+from fedpart.progress import Progress, make_progress
 from fedpart.records import EvaluationRecord, RoundRecord, Summary
 from fedpart.run_files import check_free, check_packages, choose_folder, read_config
 from fedpart.seeds import check_unfinished, new_parent, over_seeds, seed_runs
+from fedpart.wording import table
 
 if TYPE_CHECKING:
     from clients.backend import Backend

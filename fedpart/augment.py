@@ -6,6 +6,7 @@ A user's own may change images in any way that is differentiable in its raw valu
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -93,12 +94,12 @@ class Augmentation(Protocol):
         ...
 
 
-class _Affine:
+class _Affine(ABC):
     """Families that move pixels, by a matrix an image."""
 
+    @abstractmethod
     def matrices(self, raw: Tensor, noise: Tensor) -> Tensor:
         """One 2x3 matrix for each row of ``noise`` [n, noise_size]: [n, 2, 3]."""
-        raise NotImplementedError
 
     def apply(self, images: Tensor, raw: Tensor, noise: Tensor) -> Tensor:
         """Warped images, [n, c, h, w]."""

@@ -13,8 +13,8 @@ from fedpart.central.config import CentralConfig, make_central_config, read_cent
 from fedpart.central.records import CentralEvaluation, CentralSummary
 from fedpart.errors import FedpartError, OutputError
 from fedpart.interrupts import INTERRUPTS
-from fedpart.progress import duration, table
 from fedpart.run_files import check_free, check_packages, choose_folder
+from fedpart.wording import duration, table
 
 # Seconds between two lines of one run.
 _LINE_EVERY = 10.0

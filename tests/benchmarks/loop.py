@@ -1,6 +1,7 @@
 """What the two loops beside the product have in common: dropout, warp, and a round."""
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +38,7 @@ def warp(x: Tensor, widths: Tensor) -> Tensor:
     return F.grid_sample(x, grid, align_corners=False)
 
 
-class Loop:
+class Loop(ABC):
     """One call is one round: clients train, the server takes an Adam step on their mean delta.
 
     Attributes:
@@ -52,9 +53,9 @@ class Loop:
         self.weights = weights
         self.server = torch.optim.Adam(weights, lr=self.config.server_lr)
 
+    @abstractmethod
     def gradient(self, x: Tensor, y: Tensor) -> None:
         """Accumulate the gradient of one batch."""
-        raise NotImplementedError
 
     def partitions(self, client: int, x: Tensor, y: Tensor) -> int:
         """How many a client trains, one after the other."""

@@ -4,17 +4,7 @@ import json
 from rich.console import Console
 
 from fedpart.config import Config
-from fedpart.progress import (
-    JsonProgress,
-    LiveProgress,
-    PlainProgress,
-    UploadShare,
-    duration,
-    failure_lines,
-    make_progress,
-    mean_dropout,
-    summary_rows,
-)
+from fedpart.progress import JsonProgress, LiveProgress, PlainProgress, make_progress
 from fedpart.records import (
     DROPPED,
     ClientRecord,
@@ -23,6 +13,7 @@ from fedpart.records import (
     RoundRecord,
     Summary,
 )
+from fedpart.wording import UploadShare, duration, failure_lines, mean_dropout, summary_rows
 
 BYTES = ("upload_model", "upload_wire", "download_model", "download_wire")
 
