@@ -213,12 +213,16 @@ def _prepare(config: Config, data: "FederatedData | None") -> "tuple[FederatedDa
     from fedpart.plan import check_chunks
     from fedpart.program import program_for
     from fedpart.runtime import prepare_process
+    from fedpart.side_by_side import check_side_by_side
 
     prepare_process()
     check_chunks(config)
     if data is None:
         data = load_federated(config)
-    return data, program_for(config, data)
+    program = program_for(config, data)
+    if config.clients_at_once > 1:
+        check_side_by_side(program, data)
+    return data, program
 
 
 def _train(

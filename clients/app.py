@@ -1,5 +1,6 @@
 """A client's work: the same on a laptop, in a simulation and on a device."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from flwr.app import (
@@ -15,12 +16,13 @@ from flwr.app import (
 from torch import Tensor
 
 from clients.entry import own_id
-from fedpart.client import ClientTask, client_update
+from fedpart.client import ClientReply, ClientTask
 from fedpart.config import Config, make_config
 from fedpart.data import FederatedData, load_federated, load_own
 from fedpart.program import Program, program_for
 from fedpart.run_config import given_settings
 from fedpart.runtime import prepare_process
+from fedpart.side_by_side import cohort_update
 from fedpart.wire import FORMAT, INSTRUCTION_FIELDS, decode, encode, reply_arrays, reply_fields
 
 # One run at a time in a process: what it needs is built once, whatever the number of clients.
@@ -115,10 +117,25 @@ def train(message: Message, context: Context) -> Message:
     Raises:
         ValueError: see ``own_id`` and ``read_task``.
     """
-    client_id = own_id(context)
-    program, data = materials(context)
-    task = read_task(message, client_id, program)
-    reply = client_update(program, task, *data.client(client_id))
+    return train_together([(message, context)])[0]
+
+
+def train_together(work: Sequence[tuple[Message, Context]]) -> list[Message]:
+    """``train`` for several clients of a round, side by side.
+
+    Args:
+        work: messages, and the contexts of the clients that are asked.
+
+    Raises:
+        ValueError: see ``train``.
+    """
+    program, data = materials(work[0][1])
+    tasks = [read_task(message, own_id(context), program) for message, context in work]
+    replies = cohort_update(program, tasks, data)
+    return [_packed(program, reply, m) for reply, (m, _) in zip(replies, work, strict=True)]
+
+
+def _packed(program: Program, reply: ClientReply, message: Message) -> Message:
     arrays = {
         name: Array("float32", (len(values),), "numpy.ndarray", encode(values))
         for name, values in reply_arrays(reply).items()

@@ -54,7 +54,7 @@ def choose_backend(config: Config) -> Backend:
         raise ConfigError(f"{asked}, but ray is not installed; {_INSTALL}")
     if config.ray_address is not None:
         _check_answers(config.ray_address)
-        workers = None if config.workers == "auto" else min(config.workers, config.cohort_size)
+        workers = None if config.workers == "auto" else min(config.workers, config.jobs)
         count = "as many workers as it holds" if workers is None else _count(workers)
         return Backend("ray", workers, f"ray at {config.ray_address}, {count}")
     workers = local_workers(config)
@@ -76,7 +76,7 @@ def local_workers(config: Config) -> int:
 
 
 def workers_that_fit(config: Config, cpus: int, gpus: int) -> int:
-    """``workers`` where there are so many CPUs and GPUs; no more than a round asks clients.
+    """``workers`` where there are so many CPUs and GPUs; no more than a round has jobs.
 
     Raises:
         ConfigError: more workers than the GPUs hold.
@@ -92,7 +92,7 @@ def workers_that_fit(config: Config, cpus: int, gpus: int) -> int:
                 f"workers, not {wanted}; use {'fewer' if hold else 'none'}, or a smaller share"
             )
     wanted_here = hold if config.workers == "auto" else config.workers
-    return max(1, min(wanted_here, config.cohort_size))
+    return max(1, min(wanted_here, config.jobs))
 
 
 def gpus_for(workers: int, share: float) -> int:
@@ -113,8 +113,8 @@ def _against_ray(config: Config) -> str:
         return "gpus-per-client is 0, so the GPU is this process's"
     if config.workers == 1:
         return "workers is 1"
-    if config.clients_per_round == 1:
-        return "one client a round"
+    if config.jobs == 1:
+        return "one client a round" if config.cohort_size == 1 else "all clients at once"
     if available_cores() == 1:
         return "one core"
     return "" if _installed() else f"ray is not installed; {_INSTALL}"

@@ -16,11 +16,12 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from clients.app import register
+from clients.app import register, train_together
 from clients.entry import app
 from fedpart.config import Config
 from fedpart.data import FederatedData
 from fedpart.program import Program
+from fedpart.side_by_side import groups
 
 # Flower's own codes: a ClientApp that raised, and a node that is not there.
 CLIENT_APP_RAISED, NODE_UNAVAILABLE = 2, 5
@@ -42,24 +43,41 @@ class Executor(Protocol):
 
 
 class InlineExecutor:
-    """Calls the ClientApp in this process, one client after the other."""
+    """Calls the ClientApp in this process, one client after the other, or several side by side."""
 
-    def __init__(self, client_app: ClientApp, prepare: Callable[[], object] = lambda: None) -> None:
-        """Run ``client_app``; ``prepare`` is called before each batch of messages."""
-        self._app, self._prepare = client_app, prepare
+    def __init__(
+        self,
+        client_app: ClientApp,
+        prepare: Callable[[], object] = lambda: None,
+        at_once: int = 1,
+    ) -> None:
+        """Run ``client_app``.
+
+        Args:
+            client_app: answers one message.
+            prepare: called before each batch of messages.
+            at_once: where above 1, so many clients compute together, see ``train_together``.
+        """
+        self._app, self._prepare, self._at_once = client_app, prepare, at_once
 
     def run(self, work: Sequence[tuple[Message, Context]], deadline: float) -> Iterator[Message]:
-        """See ``Executor``; a client that raises gives an error reply with its traceback."""
+        """See ``Executor``; a client that raises gives an error reply with its traceback.
+
+        Where several compute together, what one raises is an error reply of each.
+        """
         self._prepare()
-        for message, context in work:
+        for group in groups(work, self._at_once):
             if time.monotonic() > deadline:
                 return
             try:
-                reply = self._app(message, context)
+                if self._at_once > 1:
+                    replies = train_together(group)
+                else:
+                    replies = [self._app(message, context) for message, context in group]
             except Exception:  # whatever a client raises is one client's failure, not the run's
                 error = Error(code=CLIENT_APP_RAISED, reason=traceback.format_exc())
-                reply = Message(error, reply_to=message)
-            yield reply
+                replies = [Message(error, reply_to=message) for message, _ in group]
+            yield from replies
 
 
 class LocalGrid(Grid):
@@ -174,5 +192,6 @@ class LocalGrid(Grid):
 
 def inline_grid(program: Program, data: FederatedData) -> LocalGrid:
     """All clients in this process, with the network and the data that are already here."""
-    executor = InlineExecutor(app, partial(register, program, data))
+    at_once = program.config.clients_at_once
+    executor = InlineExecutor(app, partial(register, program, data), at_once)
     return LocalGrid(executor, program.config)

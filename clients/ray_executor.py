@@ -22,6 +22,7 @@ from fedpart.data import FederatedData
 from fedpart.errors import ClientFailure, ConfigError, FedpartError, cause
 from fedpart.machine import code_id
 from fedpart.program import Program
+from fedpart.side_by_side import groups
 
 logger = logging.getLogger(__name__)
 
@@ -39,21 +40,21 @@ Cost = Callable[[Message, Context], float]
 
 @dataclass(eq=False)
 class _Job:
-    """One message to one client.
+    """One message to one client, or those to several that compute side by side.
 
     Attributes:
-        message: as the server sent it.
-        context: of the client.
-        light: the message without arrays.
-        arrays: name -> number of the array's record.
+        work: messages as the server sent them, and the clients' contexts.
+        light: the same without arrays, and for each name of an array its record's number.
         deaths: workers that have died over it.
     """
 
-    message: Message
-    context: Context
-    light: Message
-    arrays: dict[str, int]
+    work: Sequence[tuple[Message, Context]]
+    light: Sequence[tuple[Message, Context, dict[str, int]]]
     deaths: int = 0
+
+    def answers(self, error: Error) -> list[Message]:
+        """The same error reply for each message."""
+        return [Message(error, reply_to=message) for message, _ in self.work]
 
 
 @dataclass(eq=False)
@@ -85,12 +86,14 @@ class RayExecutor:
         gpus_per_client: share of a GPU for each.
         cost: expected work on a message, in any unit; the order of replies may follow from it, but
             no result does.
+        at_once: clients that a worker computes side by side.
     """
 
     session: RaySession
     workers: int
     gpus_per_client: float = 0.0
     cost: Cost = field(default=lambda message, context: 0.0)
+    at_once: int = 1
 
     def __post_init__(self) -> None:
         """No worker runs yet."""
@@ -183,19 +186,19 @@ class RayExecutor:
             job = self._free(*done)
             if job not in unanswered:
                 continue
-            reply = self._reply(job, done[1])
-            if reply is None:
+            replies = self._replies(job, done[1])
+            if replies is None:
                 waiting.appendleft(job)
             else:
                 unanswered.remove(job)
-                yield reply
+                yield from replies
 
     def _jobs(self, work: Sequence[tuple[Message, Context]]) -> list[_Job]:
         """The longest first. Arrays go into the object store, each once for all clients."""
         self._batch += 1
         self._records = {}
         numbers: dict[int, int] = {}
-        jobs = []
+        lights = []
         for message, context in work:
             arrays, rest = {}, RecordDict()
             for name, record in message.content.items():
@@ -207,8 +210,10 @@ class RayExecutor:
                     rest[name] = record
             light = copy.copy(message)
             light.content = rest
-            jobs.append(_Job(message, context, light, arrays))
-        return sorted(jobs, key=lambda job: self.cost(job.message, job.context), reverse=True)
+            lights.append((light, context, arrays))
+        both = zip(groups(work, self.at_once), groups(lights, self.at_once), strict=True)
+        jobs = [_Job(*parts) for parts in both]
+        return sorted(jobs, key=lambda j: sum(self.cost(*one) for one in j.work), reverse=True)
 
     def _put(self, record: ArrayRecord) -> int:
         self._numbered += 1
@@ -235,10 +240,11 @@ class RayExecutor:
 
         def submit() -> Any:
             # An actor does what it is asked in order, so the record is there when it is needed.
-            for number in sorted(set(job.arrays.values()) - seat.held):
+            needed = {number for _, _, arrays in job.light for number in arrays.values()}
+            for number in sorted(needed - seat.held):
                 seat.actor.hold.remote(self._batch, number, self._records[number])
                 seat.held.add(number)
-            return seat.actor.answer.remote(job.light, job.context, job.arrays)
+            return seat.actor.answer.remote(job.light, self.at_once)
 
         self._watch(seat, submit)
 
@@ -283,24 +289,27 @@ class RayExecutor:
             seat.ready, self._failed_starts = True, 0
         return job
 
-    def _reply(self, job: _Job, done: Future[Any]) -> Message | None:
-        """The client's reply, or an error reply; None where it is to run once more."""
+    def _replies(self, job: _Job, done: Future[Any]) -> list[Message] | None:
+        """The clients' replies, or error replies; None where they are to run once more."""
         error = done.exception()
         if error is None:
-            reply, state = done.result()
-            # In place, as a client in this process would have changed it.
-            job.context.state.clear()
-            job.context.state.update(state)
-            return cast(Message, reply)
+            replies = []
+            for (reply, state), (_, context) in zip(done.result(), job.work, strict=True):
+                # In place, as a client in this process would have changed it.
+                context.state.clear()
+                context.state.update(state)
+                replies.append(cast(Message, reply))
+            return replies
         if not self._is_death(error):
             # Not what the client raised, which is in a reply: its reply could not be sent, say.
-            return Message(Error(CLIENT_APP_RAISED, str(error)), reply_to=job.message)
+            return job.answers(Error(CLIENT_APP_RAISED, str(error)))
         job.deaths += 1
         if job.deaths < _DEATHS_OF_A_CLIENT:
-            logger.warning("client %d runs again: %s", own_id(job.context), _death(error))
+            for _, context in job.work:
+                logger.warning("client %d runs again: %s", own_id(context), _death(error))
             return None
         reason = f"its worker died {job.deaths} times; at last: {_death(error)}"
-        return Message(Error(CLIENT_APP_CRASHED, reason), reply_to=job.message)
+        return job.answers(Error(CLIENT_APP_CRASHED, reason))
 
     def _is_death(self, error: BaseException | None) -> bool:
         """Whether a worker, and not a line of Python in it, is at fault."""

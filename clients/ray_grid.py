@@ -67,7 +67,8 @@ def ray_grid(
         if workers > cpus:
             raise ConfigError(f"workers is {workers}, but Ray has {cpus} CPUs, one for each")
         cost = expected_work(program, data)
-        executor = RayExecutor(session, workers, config.gpus_per_client, cost)
+        at_once = config.clients_at_once
+        executor = RayExecutor(session, workers, config.gpus_per_client, cost, at_once)
         stack.callback(executor.close)
         executor.start(program, data)
         yield LocalGrid(executor, config)

@@ -67,21 +67,23 @@ class Worker:
         self._held[number] = record
 
     def answer(
-        self, message: Message, context: Context, arrays: Mapping[str, int]
-    ) -> tuple[Message, RecordDict]:
-        """Answer one message, as ``InlineExecutor`` does.
+        self, work: Sequence[tuple[Message, Context, Mapping[str, int]]], at_once: int
+    ) -> list[tuple[Message, RecordDict]]:
+        """Answer messages, as ``InlineExecutor`` does.
 
         Args:
-            message: without its arrays.
-            context: of the client that is asked.
-            arrays: names of the message's arrays, and the numbers they are held by.
+            work: messages without their arrays; the context of the client that is asked; names of
+                the arrays, and the numbers they are held by.
+            at_once: see ``InlineExecutor``.
 
         Returns:
-            the reply, and the client's state after it.
+            the replies, and the clients' states after them.
         """
-        message.content.update({name: self._held[number] for name, number in arrays.items()})
-        (reply,) = InlineExecutor(app).run([(message, context)], float("inf"))
-        return reply, context.state
+        for message, _, arrays in work:
+            message.content.update({name: self._held[number] for name, number in arrays.items()})
+        asked = [(message, context) for message, context, _ in work]
+        replies = InlineExecutor(app, at_once=at_once).run(asked, float("inf"))
+        return [(reply, context.state) for reply, (_, context) in zip(replies, asked, strict=True)]
 
 
 def _end_with_parent() -> None:

@@ -5,12 +5,13 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from fedpart.client import ClientReply, ClientTask, client_update
+from fedpart.client import ClientReply, ClientTask
 from fedpart.cohort import Failure, draw_cohort, settle
 from fedpart.data import FederatedData
 from fedpart.errors import cause
 from fedpart.program import Program
 from fedpart.server import ServerState, assign_chunks, server_update
+from fedpart.side_by_side import cohort_update, groups
 from fedpart.wire import RefusedReply, through_gate, wire_bytes
 
 
@@ -62,20 +63,26 @@ def run(
         cohort, wire = draw_cohort(config, server_round), {}
         answers: dict[int, ClientReply | str] = {}
         for client_id in cohort.clients:
-            chunk = chunks[client_id]
-            task = ClientTask(server_round, client_id, chunk, state.theta, state.hyper)
-            up, down = wire_bytes(program, chunk)
-            wire[client_id] = 0, down
-            if client_id in cohort.dropped:
-                continue
+            wire[client_id] = 0, wire_bytes(program, chunks[client_id])[1]
+        tasks = [
+            ClientTask(server_round, client_id, chunks[client_id], state.theta, state.hyper)
+            for client_id in cohort.clients
+            if client_id not in cohort.dropped
+        ]
+        for group in groups(tasks, config.clients_at_once):
             try:
-                reply = client_update(program, task, *data.client(client_id))
-                wire[client_id] = up, down
-                answers[client_id] = through_gate(program, task, reply)
-            except RefusedReply as refused:
-                answers[client_id] = refused.verdict
+                sent = cohort_update(program, group, data)
             except Exception:
-                answers[client_id] = cause(traceback.format_exc())
+                answers |= dict.fromkeys(
+                    (t.client_id for t in group), cause(traceback.format_exc())
+                )
+                continue
+            for task, reply in zip(group, sent, strict=True):
+                wire[task.client_id] = wire_bytes(program, task.chunk)
+                try:
+                    answers[task.client_id] = through_gate(program, task, reply)
+                except RefusedReply as refused:
+                    answers[task.client_id] = refused.verdict
         replies, failures = settle(config, cohort, chunks, answers)
         state = server_update(program, state, replies)
         observer.after_round(state, replies, failures, wire, time.perf_counter() - started)

@@ -8,6 +8,7 @@ A user's own may change images in any way that is differentiable in its raw valu
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -33,8 +34,21 @@ def warp(images: Tensor, matrices: Tensor) -> Tensor:
         [n, c, h, w]; differentiable in ``matrices``.
     Source: Jaderberg et al. 2015; ``align_corners=False`` throughout.
     """
-    grid = F.affine_grid(matrices, list(images.shape), align_corners=False)
+    height, width = images.shape[-2:]
+    base = _pixels(height, width, matrices.dtype, matrices.device).expand(len(matrices), -1, -1)
+    # The numbers of F.affine_grid to the bit, but vmap goes through it.
+    grid = base.bmm(matrices.transpose(1, 2)).view(len(matrices), height, width, 2)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+@lru_cache(maxsize=4)
+def _pixels(height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Centres of all pixels, [1, height * width, 3]: x, y and 1."""
+    x, y = (
+        torch.linspace(-1, 1, n, dtype=dtype, device=device) * (n - 1) / n for n in (width, height)
+    )
+    x, y = x.expand(height, width), y.unsqueeze(1).expand(height, width)
+    return torch.stack([x, y, torch.ones_like(x)], -1).view(1, height * width, 3)
 
 
 def compose(

@@ -243,10 +243,15 @@ def hyper_gradient(
     leaves = received_leaves(program, task.theta, k)
     gradient, loss = psi_gradient(program, leaves, task.hyper, images, labels, rng)
     if config.method == "augerino":
-        hyper = task.hyper.clone().requires_grad_()
-        reward = augerino_reward(program.hyper.natural_widths(hyper), config.augerino == "safe")
-        gradient -= config.augerino_weight * torch.autograd.grad(reward, hyper)[0]
+        gradient -= reward_gradient(program, task.hyper)
     return gradient.cpu(), -loss, len(labels)
+
+
+def reward_gradient(program: Program, hyper: Tensor) -> Tensor:
+    """Gradient of Augerino's weighted reward in psi, [H]; see ``augerino_reward``."""
+    config, hyper = program.config, hyper.clone().requires_grad_()
+    reward = augerino_reward(program.hyper.natural_widths(hyper), config.augerino == "safe")
+    return config.augerino_weight * torch.autograd.grad(reward, hyper)[0]
 
 
 def psi_gradient(

@@ -159,8 +159,11 @@ class Config(Resolved):
     ray_address: Annotated[str | None, checks.HOST_AND_PORT] = Field(
         None, description="host:port of a Ray cluster that this machine is part of, or auto"
     )
-    precision: Literal["fp32", "bf16"] = Field(
-        "fp32", description="what the network computes in; values and sums stay fp32"
+    precision: Literal["fp32", "tf32", "bf16"] = Field(
+        "fp32", description="what the network computes in (tf32: GPU); values and sums stay fp32"
+    )
+    clients_at_once: int = Field(
+        1, ge=1, description="clients batched into one, for a GPU that small clients leave idle"
     )
     device: Literal["cpu", "cuda"] = Field(
         "cpu", description="where clients and evaluations compute"
@@ -192,6 +195,11 @@ class Config(Resolved):
         # 10 times 1.1 is a little more than 11.
         wanted = math.ceil(self.clients_per_round * self.over_select - 1e-9)
         return min(wanted, self.clients)
+
+    @property
+    def jobs(self) -> int:
+        """Into how many pieces a round's clients can be handed out, at most."""
+        return math.ceil(self.cohort_size / self.clients_at_once)
 
     @property
     def run_name(self) -> str:
@@ -243,6 +251,8 @@ class Config(Resolved):
                 f"augmentation is {self.augmentation!r}, but method augerino learns one width for "
                 "each transformation; use symmetric or generators"
             )
+        if self.precision == "tf32" and self.device == "cpu":
+            raise ValueError("precision is 'tf32', which is a GPU's; use device cuda, or fp32")
         if self.scheme == "node" and self.defaults != "zero":
             raise ValueError(
                 f"defaults is {self.defaults!r}, but units that a subnetwork does not have are "

@@ -4,6 +4,7 @@ import copy
 from dataclasses import replace
 from functools import lru_cache
 
+import torch
 from torch import Tensor
 
 from fedpart.program import Program
@@ -13,11 +14,16 @@ from fedpart.program import Program
 def on_device(program: Program) -> Program:
     """A program whose network, layout and defaults are on ``config.device``; itself on the CPU.
 
+    On a GPU it also decides for the process whether its float32 kernels may use tf32.
+
     The server keeps the original: its step, messages and files are the CPU's.
     """
     device = program.config.device
     if device == "cpu":
         return program
+    # Otherwise, float32 is float32.
+    shorter = program.config.precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = shorter
     return replace(
         program,
         network=copy.deepcopy(program.network).to(device),

@@ -5,7 +5,7 @@ import json
 import math
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -21,7 +21,15 @@ from fedpart.config import Config
 from fedpart.data import FederatedData, to_float
 from fedpart.errors import ConfigError, cause
 from fedpart.layout import Layout
-from fedpart.models import build_model, noise, own_hyperparameters, swap_dropout
+from fedpart.models import (
+    BatchedHalf,
+    Source,
+    build_model,
+    noise,
+    own_hyperparameters,
+    swap_dropout,
+    uniform,
+)
 from fedpart.nodes import read_nodes
 from fedpart.plugins import users_code
 from fedpart.psi import HyperSpec, Psi
@@ -69,9 +77,13 @@ class Partitioned:
         The size of a part follows from the batch alone, so that the order of sums and with it
         every bit is the same wherever a client runs.
         """
-        parts = math.ceil(len(labels) / max(1, MICRO_BATCH // self.config.samples))
-        size = math.ceil(len(labels) / parts)
+        size = self.micro_size(len(labels))
         return zip(torch.split(images, size), torch.split(labels, size), strict=True)
+
+    def micro_size(self, images: int) -> int:
+        """Images of each part but the last that a batch of so many ``images`` is cut into."""
+        parts = math.ceil(images / max(1, MICRO_BATCH // self.config.samples))
+        return math.ceil(images / parts)
 
     def leaves(self, flat: Tensor) -> dict[str, Tensor]:
         """``Layout.leaves`` in the type that the network computes in.
@@ -80,7 +92,7 @@ class Partitioned:
         parameters stay float32, as do all sums and the values that are trained.
         """
         leaves = self.layout.leaves(flat)
-        if self.config.precision == "fp32":
+        if self.config.precision != "bf16":
             return leaves
         plain = {e.name for e in self.layout.entries if e.merge == "plain" and len(e.shape) > 1}
         return {n: t.bfloat16() if n in plain else t for n, t in leaves.items()}
@@ -264,7 +276,7 @@ def log_likelihood(
     hyper: Tensor,
     images: Tensor,
     labels: Tensor,
-    rng: torch.Generator,
+    rng: Source,
     training: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Likelihood log p(y | x; w, psi), averaged over S augmented copies of each image.
@@ -287,20 +299,20 @@ def log_likelihood(
     copies = images.repeat_interleave(samples, 0) if samples > 1 else images
     if program.hyper.augmentation is not None:
         size = (len(copies), program.hyper.augmentation.noise_size)
-        eps = torch.empty(size, device=rng.device).uniform_(-1, 1, generator=rng)
-        eps = eps.to(images.device, affine.dtype)
+        eps = uniform(rng, size, -1, 1).to(images.device, affine.dtype)
         copies = program.hyper.augmentation.apply(copies, affine, eps)
     program.network.train(training)
+    alone = isinstance(rng, torch.Generator)
+    half: AbstractContextManager[object] = nullcontext()
     # Only the network: the warp and everything after the logits stay float32.
-    half = torch.autocast(
-        images.device.type, torch.bfloat16, enabled=program.config.precision == "bf16"
-    )
+    if program.config.precision == "bf16":
+        half = torch.autocast(images.device.type, torch.bfloat16) if alone else BatchedHalf()
+    if alone:
+        # Convolutions of several clients are grouped, and choose their layout themselves.
+        copies = _channels_last(copies)
+        parameters = {name: _channels_last(p) for name, p in parameters.items()}
     with noise(program.network, rng), half:
-        logits = functional_call(
-            program.network,
-            {name: _channels_last(p) for name, p in parameters.items()} | held,
-            _channels_last(copies),
-        )
+        logits = functional_call(program.network, {**parameters, **held}, copies)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     logits = logits.view(len(images), samples, -1)
     if program.config.average == "logits":

@@ -18,9 +18,8 @@ def prepare_process() -> None:
     the second, every activation of more than 128 KB is mapped and page-faulted anew.
     """
     torch.set_num_threads(1)
-    # On a GPU: the same kernels each time, and float32 that is float32.
+    # On a GPU: the same kernels each time.
     torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.allow_tf32 = False
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:

@@ -62,12 +62,18 @@ def settings(run_config: Mapping[str, object]) -> Config:
         run_config: ``[tool.flwr.app.config]`` of ``pyproject.toml`` with what the user has set.
 
     Raises:
-        ConfigError: see ``given_settings`` and ``make_config``; or more than one seed.
+        ConfigError: see ``given_settings`` and ``make_config``; or more than one seed, or client
+            at once.
     """
     config = make_config(with_data_dir(given_settings(run_config)))
     if config.seeds > 1:
         raise ConfigError(
             f"seeds is {config.seeds}; under Flower a run has one: start a run for each seed"
+        )
+    if config.clients_at_once > 1:
+        raise ConfigError(
+            f"clients-at-once is {config.clients_at_once}; Flower starts each client on its own: "
+            "leave it out"
         )
     return config
 

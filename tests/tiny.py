@@ -4,6 +4,7 @@ import os
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -92,6 +93,34 @@ class _UnusedDropout(nn.Module):
 def unused_dropout(num_classes: int, in_channels: int) -> nn.Module:
     """Declares a dropout layer that its forward never calls."""
     return _UnusedDropout(num_classes)
+
+
+class _GlobalNoise(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.randn_like(x) if self.training else x
+
+
+class _OwnNoise(nn.Module):
+    hyperparameters: ClassVar = {"log_std": torch.exp}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("log_std", torch.tensor(-3.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            return x
+        return x + self.log_std.exp() * torch.randn(x.shape, generator=self.generator)
+
+
+def global_noise(num_classes: int, in_channels: int) -> nn.Module:
+    """Draws from torch's global generator."""
+    return nn.Sequential(_GlobalNoise(), small_cnn(num_classes, in_channels))
+
+
+def own_noise(num_classes: int, in_channels: int) -> nn.Module:
+    """Draws from the generator that it is lent, by a function of torch's."""
+    return nn.Sequential(_OwnNoise(), small_cnn(num_classes, in_channels))
 
 
 def raises(num_classes: int, in_channels: int) -> nn.Module:

@@ -2,8 +2,10 @@
 
 from fedpart.models.build import MODELS, build_model, refuse_running_statistics
 from fedpart.models.digits import MnistCNN
+from fedpart.models.draw import Source, Streams, uniform
 from fedpart.models.dropout import CONCRETE_TEMPERATURE, ConcreteDropout, swap_dropout
 from fedpart.models.fixup import FixupResNet
+from fedpart.models.half import BatchedHalf
 from fedpart.models.hyper import OwnHyper, noise, own_hyperparameters
 from fedpart.models.mlp import MLP
 from fedpart.models.resnet9 import ResNet9, ResNet9Narrow
@@ -13,16 +15,20 @@ __all__ = [
     "CONCRETE_TEMPERATURE",
     "MLP",
     "MODELS",
+    "BatchedHalf",
     "ConcreteDropout",
     "FixupResNet",
     "MnistCNN",
     "OwnHyper",
     "ResNet9",
     "ResNet9Narrow",
+    "Source",
+    "Streams",
     "WideResNet",
     "build_model",
     "noise",
     "own_hyperparameters",
     "refuse_running_statistics",
     "swap_dropout",
+    "uniform",
 ]

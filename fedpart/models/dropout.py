@@ -6,6 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from fedpart.models.draw import Source, uniform
+
 CONCRETE_TEMPERATURE = 0.1
 
 
@@ -30,7 +32,7 @@ class ConcreteDropout(nn.Module):
         super().__init__()
         self.register_buffer("logit", torch.tensor(math.log(rate / (1 - rate))), persistent=False)
         self.channelwise = channelwise
-        self.generator: torch.Generator | None = None
+        self.generator: Source | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Same shape as ``x``; ``x`` itself in evaluation mode."""
@@ -38,11 +40,13 @@ class ConcreteDropout(nn.Module):
             return x
         # Noise in float32 whatever the activations: bfloat16 would round some of it up to 1.
         precise = torch.promote_types(x.dtype, torch.float32)
+        shape, order = x.shape, torch.contiguous_format
         if self.channelwise:
-            noise = x.new_empty((*x.shape[:2], *(1,) * (x.dim() - 2)), dtype=precise)
-        else:
-            noise = torch.empty_like(x, dtype=precise, requires_grad=False)
-        noise.uniform_(generator=self.generator).logit_().div_(-CONCRETE_TEMPERATURE)
+            shape = torch.Size((*x.shape[:2], *(1,) * (x.dim() - 2)))
+        elif x.dim() == 4:
+            order = torch.channels_last
+        noise = uniform(self.generator, shape, dtype=precise, device=x.device, order=order)
+        noise = noise.logit_().div_(-CONCRETE_TEMPERATURE)
         keep = torch.sigmoid(noise - self.logit / CONCRETE_TEMPERATURE)
         # 1 / (1 - p) = 1 + exp(l)
         return x * (keep * (1 + self.logit.exp())).to(x.dtype)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedpart.models.draw import Source
 from fedpart.models.dropout import ConcreteDropout
 
 
@@ -52,7 +53,7 @@ def own_hyperparameters(module: nn.Module) -> list[OwnHyper]:
 
 
 @contextmanager
-def noise(module: nn.Module, generator: torch.Generator) -> Iterator[None]:
+def noise(module: nn.Module, generator: Source) -> Iterator[None]:
     """Lend ``generator`` to all layers of ``module`` that declare hyperparameters."""
     layers = [m for m in module.modules() if hasattr(m, "hyperparameters")]
     for layer in layers:

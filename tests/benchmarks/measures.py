@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+import torch
+
 from fedpart.client import ClientReply, ClientTask, client_update
 from fedpart.cohort import draw_cohort, settle
 from fedpart.runtime import prepare_process
@@ -174,6 +176,29 @@ def w1_ladder(quick: bool) -> Record:
         "product": Peer(product, "W1", rounds + 1, {}),
     }
     return _compare(alternate(peers, rounds), "bare")
+
+
+@measure
+def side_by_side(quick: bool) -> Record:
+    """The clients of a round batched into one against one by one; on a GPU where there is one."""
+    gpu = torch.cuda.is_available()
+    device = "cuda" if gpu else "cpu"
+    record: Record = {"device": torch.cuda.get_device_name() if gpu else "cpu"}
+    rounds = 2 if quick else 7
+    small = ["W1"] if quick else ["W1", "partitioned-1.25k"]
+    for name in [*small, "W3", "partitioned-5k"] if gpu and not quick else small:
+        for precision in ("fp32", "tf32", "bf16") if gpu else ("fp32",):
+            how = {"device": device, "precision": precision}
+            peers = {
+                "one by one": Peer(product, name, rounds + 1, how),
+                "ten at once": Peer(product, name, rounds + 1, how | {"clients-at-once": 10}),
+            }
+            answers = alternate(peers, rounds)
+            found = _compare(answers, "one by one")
+            if gpu:
+                found["GPU bytes"] = {n: max(x["GPU bytes"] for x in a) for n, a in answers.items()}
+            record[f"{name}, {precision}"] = found
+    return record
 
 
 @measure

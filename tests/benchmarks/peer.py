@@ -48,6 +48,8 @@ class Stepping:
             "passes": float(passes),
             **self.more(),
         }
+        if self.program.config.device == "cuda":
+            answer["GPU bytes"] = torch.cuda.max_memory_allocated()
         self.connection.send(answer)
         self.connection.recv()
         self.mark, self.cpu_mark = time.perf_counter(), time.process_time()

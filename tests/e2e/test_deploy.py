@@ -11,7 +11,7 @@ import pytest
 from processes import Process, outcome
 from started import MARK, alive, wait_until
 
-from fedpart import algorithm, checkpoint
+from fedpart import algorithm, checkpoint, side_by_side
 from fedpart.data import load_federated
 from fedpart.model_file import starting_state
 from fedpart.program import build_program
@@ -117,7 +117,7 @@ def test_a_killed_client_and_a_killed_node_cost_their_rounds_and_nothing_else(ho
 
 
 def plain_loop(program, data, failed):
-    update = algorithm.client_update
+    update = side_by_side.client_update
 
     def failing(program, task, images, labels):
         if (task.server_round, task.client_id) in failed:
@@ -129,7 +129,7 @@ def plain_loop(program, data, failed):
             pass
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(algorithm, "client_update", failing)
+        patch.setattr("fedpart.side_by_side.client_update", failing)
         return algorithm.run(program, data, starting_state(program), Silent())
 
 

@@ -55,7 +55,7 @@ def test_memory_and_open_files_are_flat(rounds, tmp_path, monkeypatch):
     Clients drop out and are not needed; 4 MB are for what a run has to remember of each round, and
     for what the allocator keeps.
     """
-    monkeypatch.setattr("clients.app.client_update", quick_reply)
+    monkeypatch.setattr("fedpart.side_by_side.client_update", quick_reply)
     program = tiny.program(
         rounds=rounds,
         eval_every=rounds,

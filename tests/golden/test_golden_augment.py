@@ -85,6 +85,6 @@ def test_concrete_dropout_by_hand():
     dropout = ConcreteDropout(0.1)
     logit = torch.tensor(1 / 9, dtype=torch.float64).log()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.Tensor, "uniform_", lambda self, generator=None: self.copy_(u))
+        patch.setattr(torch.Tensor, "uniform_", lambda self, *ends, generator=None: self.copy_(u))
         got = functional_call(dropout, {"logit": logit}, (x,))
     np.testing.assert_allclose(got[0].numpy(), golden, atol=1e-6)

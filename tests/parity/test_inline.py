@@ -9,11 +9,10 @@ import torch
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from torch import nn
 
-import clients.app
 from clients.app import register
 from clients.entry import app
 from clients.grid import InlineExecutor, LocalGrid, inline_grid
-from fedpart import algorithm
+from fedpart import algorithm, side_by_side
 from fedpart.client import ClientReply, ClientTask, client_update
 from fedpart.config import make_config
 from fedpart.data import FederatedData
@@ -208,7 +207,7 @@ def test_a_client_that_writes_to_its_weights_changes_nobody_elses(
         images[:] = 0
         return reply
 
-    monkeypatch.setattr("clients.app.client_update", vandal)
+    monkeypatch.setattr("fedpart.side_by_side.client_update", vandal)
     result = run(program, initial_state(program), Recorder(), inline_grid(program, data))
     assert_same_state(result, reference[0])
 
@@ -237,8 +236,7 @@ def raising(monkeypatch, bad: set[tuple[int, int]]) -> None:
             raise ArithmeticError("too hot\nreally")
         return client_update(program, task, images, labels)
 
-    for module in ("clients.app", "fedpart.algorithm"):
-        monkeypatch.setattr(f"{module}.client_update", update)
+    monkeypatch.setattr("fedpart.side_by_side.client_update", update)
 
 
 def test_a_client_that_raises_costs_nobody_else_anything(program, data, monkeypatch, capfd, caplog):
@@ -275,8 +273,8 @@ def test_failures_are_the_same_in_both_back_ends(program, data, monkeypatch):
 
         return diverged
 
-    monkeypatch.setattr("clients.app.client_update", diverging(clients.app.client_update))
-    monkeypatch.setattr("fedpart.algorithm.client_update", diverging(algorithm.client_update))
+    update = side_by_side.client_update
+    monkeypatch.setattr("fedpart.side_by_side.client_update", diverging(update))
     loop, flower = Recorder(), Recorder()
     state = algorithm.run(program, data, initial_state(program), loop)
     run(program, initial_state(program), flower, inline_grid(program, data))

@@ -84,14 +84,14 @@ def in_clients(executor, action) -> None:
     """Have workers call ``action(task)`` before a client trains; a new worker does not."""
 
     def patch(worker: Worker) -> None:
-        import clients.app
+        from fedpart import side_by_side
         from fedpart.client import client_update
 
         def update(program, task, images, labels):
             action(task)
             return client_update(program, task, images, labels)
 
-        clients.app.client_update = update
+        side_by_side.client_update = update
 
     executor.everywhere(patch)
 

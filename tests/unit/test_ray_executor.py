@@ -89,7 +89,8 @@ class FakeActor:
     def _hold(self, batch, number, record):
         self.ray.log.append(("hold", self.number, number))
 
-    def _answer(self, message, context, arrays):
+    def _answer(self, work, at_once):
+        ((message, context, _),) = work
         client_id = context.node_config["partition-id"]
         self.ray.log.append(("ask", self.number, client_id))
 
@@ -97,7 +98,7 @@ class FakeActor:
             answer = self.ray.script(self.number, client_id)
             if isinstance(answer, Future):
                 return answer
-            return Message(RecordDict(), reply_to=message), context.state
+            return [(Message(RecordDict(), reply_to=message), context.state)]
 
         return self._result(work)
 
@@ -261,7 +262,7 @@ def test_a_late_reply_is_thrown_away_and_its_state_too(executor, program):
     made = executor(lambda worker, client_id: late if client_id == 9 else None, workers=2)
     over = grid(made, program)
     assert clients(over.send_and_receive([note(9), note(1)], timeout=0.2)) == [1]
-    late.set_result((Message(RecordDict(), reply_to=note(9)), RecordDict({"m": MetricRecord()})))
+    late.set_result([(Message(RecordDict(), reply_to=note(9)), RecordDict({"m": MetricRecord()}))])
     assert sorted(clients(over.send_and_receive([note(1), note(2)], timeout=5))) == [1, 2]
     assert over._states == {}
 
@@ -312,7 +313,7 @@ def test_state_of_a_client_comes_back(program, data):
             return None
         done = Future()
         state = RecordDict({"count": MetricRecord({"n": client_id})} if client_id % 2 else {})
-        done.set_result((Message(RecordDict(), reply_to=note(client_id)), state))
+        done.set_result([(Message(RecordDict(), reply_to=note(client_id)), state)])
         return done
 
     made = RayExecutor(Stateful(script), 1)
@@ -350,7 +351,7 @@ def test_a_worker_answers_as_this_process_does(data, monkeypatch):
             RecordDict({"config": message.content["config"]}), message.metadata.dst_node_id, "train"
         )
         context = over._context(message.metadata.dst_node_id)
-        answer, state = worker.answer(light, context, {"arrays": 7})
+        ((answer, state),) = worker.answer([(light, context, {"arrays": 7})], 1)
         assert answer.content["arrays"] == reply.content["arrays"]
         assert state == {}
 

@@ -126,7 +126,7 @@ def remembered(program, task, images, labels):
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """These tests run the same rounds some hundred times: leave out what they are not about."""
-    monkeypatch.setattr(algorithm, "client_update", remembered)
+    monkeypatch.setattr("fedpart.side_by_side.client_update", remembered)
     monkeypatch.setattr("fedpart.machine.commit", lambda: None)
     versions = machine.versions()
     monkeypatch.setattr("fedpart.machine.versions", lambda: versions)
@@ -433,7 +433,7 @@ def fail_in(monkeypatch, rounds: set[int]) -> None:
             raise ArithmeticError("too hot")
         return client_update(program, task, images, labels)
 
-    monkeypatch.setattr(algorithm, "client_update", failing)
+    monkeypatch.setattr("fedpart.side_by_side.client_update", failing)
 
 
 def test_empty_rounds_are_counted_over_a_resume(program, small_data, tmp_path, monkeypatch):

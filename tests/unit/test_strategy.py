@@ -439,7 +439,7 @@ def test_under_flowers_runtime_empty_rounds_are_recorded_and_end_the_run(
 ):
     data = federation(program.config)
     monkeypatch.setattr("strategies.app.load_federated", lambda config: data)
-    monkeypatch.setattr("clients.app.client_update", None)
+    monkeypatch.setattr("fedpart.side_by_side.client_update", None)
     out = tmp_path / "run"
     run_config = {
         "model": f"{__name__}:tiny",
