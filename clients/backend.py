@@ -6,6 +6,7 @@ import socket
 from dataclasses import dataclass
 from typing import Literal
 
+from clients.gpu_share import share_of, shown
 from fedpart.config import Config
 from fedpart.errors import ConfigError
 from fedpart.machine import available_cores
@@ -44,7 +45,8 @@ def choose_backend(config: Config) -> Backend:
     reason = _against_ray(config)
     if config.backend == "auto" and reason:
         return Backend("inline", None, f"inline ({reason})")
-    if config.device == "cuda" and config.gpus_per_client == 0:
+    share = share_of(config)
+    if config.device == "cuda" and share == 0:
         raise ConfigError(
             "device is 'cuda', but gpus-per-client is 0, which hides the GPUs from ray's workers; "
             "give it a share, such as 0.25, or use backend inline"
@@ -58,7 +60,7 @@ def choose_backend(config: Config) -> Backend:
         count = "as many workers as it holds" if workers is None else _count(workers)
         return Backend("ray", workers, f"ray at {config.ray_address}, {count}")
     workers = local_workers(config)
-    return Backend("ray", workers, f"ray, {_count(workers)}")
+    return Backend("ray", workers, f"ray, {_count(workers)}{shown(config)}")
 
 
 def local_workers(config: Config) -> int:
@@ -68,7 +70,7 @@ def local_workers(config: Config) -> int:
         ConfigError: see ``workers_that_fit``.
     """
     gpus = 0
-    if config.gpus_per_client > 0:
+    if share_of(config) > 0:
         import torch
 
         gpus = torch.cuda.device_count()
@@ -81,14 +83,14 @@ def workers_that_fit(config: Config, cpus: int, gpus: int) -> int:
     Raises:
         ConfigError: more workers than the GPUs hold.
     """
-    hold = cpus
-    if config.gpus_per_client > 0:
-        hold = int(gpus * _workers_per_gpu(config.gpus_per_client))
+    hold, share = cpus, share_of(config)
+    if share > 0:
+        hold = int(gpus * _workers_per_gpu(share))
         wanted = 1 if config.workers == "auto" else config.workers
         if hold < wanted:
             there = f"{gpus} GPU{'' if gpus == 1 else 's'}"
             raise ConfigError(
-                f"gpus-per-client is {config.gpus_per_client:g}: {there} can hold {hold} such "
+                f"gpus-per-client is {share:g}: {there} can hold {hold} such "
                 f"workers, not {wanted}; use {'fewer' if hold else 'none'}, or a smaller share"
             )
     wanted_here = hold if config.workers == "auto" else config.workers
@@ -123,8 +125,8 @@ def _against_ray(config: Config) -> str:
 def _asks_for_workers(config: Config) -> str:
     if config.ray_address is not None:
         return f"ray-address is {config.ray_address!r}"
-    if config.gpus_per_client > 0:
-        return f"gpus-per-client is {config.gpus_per_client:g}"
+    if config.gpus_per_client != 0:
+        return f"gpus-per-client is {config.gpus_per_client}"
     if config.workers not in ("auto", 1):
         return f"workers is {config.workers}"
     return ""

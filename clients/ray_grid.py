@@ -9,6 +9,7 @@ from flwr.app import ConfigRecord, Context, Message
 
 from clients.backend import gpus_for, local_workers, workers_that_fit
 from clients.entry import own_id
+from clients.gpu_share import share_of
 from clients.grid import LocalGrid
 from clients.ray_executor import Cost, RayExecutor
 from clients.ray_session import RaySession
@@ -52,11 +53,11 @@ def ray_grid(
         ConfigError: no such cluster, more workers than it holds, or workers that cannot start.
         OutputError: see ``RaySession``.
     """
-    config = program.config
+    config, share = program.config, share_of(program.config)
     with contextlib.ExitStack() as stack:
         if session is None and config.ray_address is None:
             workers = local_workers(config) if workers is None else workers
-            gpus = gpus_for(workers, config.gpus_per_client)
+            gpus = gpus_for(workers, share)
             store = _store_bytes(program, data, workers)
             session = stack.enter_context(RaySession(workers, gpus, store))
         elif session is None:
@@ -68,7 +69,7 @@ def ray_grid(
             raise ConfigError(f"workers is {workers}, but Ray has {cpus} CPUs, one for each")
         cost = expected_work(program, data)
         at_once = config.clients_at_once
-        executor = RayExecutor(session, workers, config.gpus_per_client, cost, at_once)
+        executor = RayExecutor(session, workers, share, cost, at_once)
         stack.callback(executor.close)
         executor.start(program, data)
         yield LocalGrid(executor, config)

@@ -36,10 +36,18 @@ def _auto_or_number(value: object) -> object:
     return number
 
 
-def _whole_above_one(value: float) -> float:
-    if value > 1 and not value.is_integer():
-        raise ValueError(f"is {value:g}; above 1 it must be a whole number")
-    return value
+def _auto_or_share(value: object) -> object:
+    if value == "auto":
+        return value
+    try:
+        share = float(value) if isinstance(value, float | int | str) else -1.0
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < float("inf"):
+        raise ValueError(f"is {value!r}; it must be auto or a number of at least 0")
+    if share > 1 and not share.is_integer():
+        raise ValueError(f"is {share:g}; above 1 it must be a whole number")
+    return share
 
 
 def _host_and_port(value: str | None) -> str | None:
@@ -69,7 +77,7 @@ def _shares(value: tuple[float, ...]) -> tuple[float, ...]:
 # 1.25k -> 1250.
 THOUSANDS = BeforeValidator(_thousands)
 AUTO_OR_NUMBER = BeforeValidator(_auto_or_number)
-WHOLE_ABOVE_ONE = AfterValidator(_whole_above_one)
+AUTO_OR_SHARE = BeforeValidator(_auto_or_share)
 HOST_AND_PORT = AfterValidator(_host_and_port)
 # "0.7, 0.3" -> two shares.
 COMMAS = BeforeValidator(_commas)

@@ -153,8 +153,8 @@ class Config(Resolved):
         description="processes of ray; auto: one a core (or what the GPUs hold), at most one a "
         "client of the round",
     )
-    gpus_per_client: Annotated[float, checks.WHOLE_ABOVE_ONE] = Field(
-        0.0, ge=0, description="share of a GPU that a worker of ray takes; 0: none"
+    gpus_per_client: Annotated[float | Literal["auto"], checks.AUTO_OR_SHARE] = Field(
+        0.0, description="share of a GPU that a worker of ray takes; 0: none; auto: what it needs"
     )
     ray_address: Annotated[str | None, checks.HOST_AND_PORT] = Field(
         None, description="host:port of a Ray cluster that this machine is part of, or auto"

@@ -1,9 +1,12 @@
 import socket
 
 import pytest
+import tiny
+import torch
 
-from clients import backend
+from clients import backend, gpu_share
 from clients.backend import choose_backend, gpus_for, workers_that_fit
+from clients.gpu_share import Use, share_of
 from fedpart.config import make_config
 from fedpart.errors import ConfigError
 
@@ -126,3 +129,51 @@ def test_an_address_where_nobody_answers_is_refused_at_once():
         address = f"127.0.0.1:{bound.getsockname()[1]}"
         with pytest.raises(ConfigError, match=f"ray-address is '{address}', where nobody answers"):
             choose(ray_address=address)
+
+
+@pytest.mark.parametrize(
+    ("taken", "free", "cores", "gpus", "share", "workers"),
+    [(10, 80, 16, 1, 1 / 7, 7), (1, 80, 4, 1, 1 / 4, 4), (30, 80, 16, 2, 1 / 2, 4)],
+)
+def test_auto_shares_a_gpu_by_what_a_worker_takes(
+    machine, monkeypatch, taken, free, cores, gpus, share, workers
+):
+    """Nine tenths of what is free, and no more workers than cores or clients of a round."""
+    machine(cores)
+    monkeypatch.setattr(gpu_share, "available_cores", lambda: cores)
+    monkeypatch.setattr(gpu_share, "_measured", lambda config: Use(taken, free, gpus))
+    values = make_config({"gpus-per-client": "auto", "device": "cuda"})
+    assert share_of(values) == share
+    assert workers_that_fit(values, cores, gpus) == workers
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "device is 'cpu'; use device cuda, or 0"),
+        ({"device": "cuda", "ray_address": "head:6379"}, "not those at head:6379; give a number"),
+        ({"device": "cuda"}, "a worker takes 90.0 GB and the GPU has 80.0 GB left: use smaller"),
+    ],
+)
+def test_auto_says_what_it_cannot_share(monkeypatch, values, message):
+    monkeypatch.setattr(gpu_share, "_measured", lambda config: Use(90 * 10**9, 80 * 10**9, 1))
+    with pytest.raises(ConfigError, match=message):
+        share_of(make_config(values | {"gpus_per_client": "auto"}))
+
+
+def test_auto_without_a_gpu_says_so_and_asks_for_a_number():
+    """The clients are run in another process; its last word is the reason."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    config = tiny.config(gpus_per_client="auto", device="cuda")
+    with pytest.raises(ConfigError, match=r"no client could be run.*torch finds no GPU.*a number"):
+        share_of(config)
+
+
+@pytest.mark.cuda
+def test_auto_measures_a_client():
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    chosen = choose(gpus_per_client="auto", device="cuda", train_size=200)
+    assert chosen.name == "ray"
+    assert "on a GPU: each takes" in chosen.text
