@@ -42,8 +42,12 @@ def warp(images: Tensor, matrices: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=4)
+@torch.inference_mode(False)
 def _pixels(height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Centres of all pixels, [1, height * width, 3]: x, y and 1."""
+    """Centres of all pixels, [1, height * width, 3]: x, y and 1.
+
+    Made in an evaluation, they must be good for training too.
+    """
     x, y = (
         torch.linspace(-1, 1, n, dtype=dtype, device=device) * (n - 1) / n for n in (width, height)
     )

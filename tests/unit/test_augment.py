@@ -8,7 +8,15 @@ import pytest
 import tiny
 import torch
 
-from fedpart.augment import Asymmetric, Generators, Symmetric, build_augmentation, compose, warp
+from fedpart.augment import (
+    Asymmetric,
+    Generators,
+    Symmetric,
+    _pixels,
+    build_augmentation,
+    compose,
+    warp,
+)
 from fedpart.program import log_likelihood
 
 FAMILIES = [Symmetric(0.05), Symmetric(0.05, "softplus"), Asymmetric(0.05), Generators(0.05)]
@@ -130,3 +138,22 @@ def test_build_augmentation_knows_the_families():
     assert build_augmentation("generators", 0.1, "raw") == Generators(0.1)
     assert build_augmentation("asymmetric", 0.1, "raw") == Asymmetric(0.1)
     assert build_augmentation("none", 0.1, "raw") is None
+
+
+@pytest.mark.parametrize(("height", "width"), [(28, 28), (5, 9), (64, 64)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_grid_is_torchs_own_to_the_bit(height, width, dtype):
+    """Values and gradients of ``F.affine_grid``, also where an evaluation came first."""
+    rng = torch.Generator().manual_seed(0)
+    matrices = torch.randn(7, 2, 3, generator=rng, dtype=dtype).requires_grad_()
+    images = torch.rand(7, 1, height, width, generator=rng, dtype=dtype)
+    _pixels.cache_clear()
+    with torch.inference_mode():
+        first = warp(images, matrices)
+    ours = warp(images, matrices)
+    grid = torch.nn.functional.affine_grid(matrices, list(images.shape), align_corners=False)
+    theirs = torch.nn.functional.grid_sample(images, grid, align_corners=False)
+    assert torch.equal(first, ours)
+    assert torch.equal(ours, theirs)
+    gradients = [torch.autograd.grad(out.square().sum(), matrices)[0] for out in (ours, theirs)]
+    assert torch.equal(*gradients)
