@@ -1,7 +1,9 @@
 """Which node is which client."""
 
+import copy
 import logging
 import time
+from collections.abc import Iterable
 
 from flwr.app import Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -33,6 +35,8 @@ class Roster:
         # Nodes that run other code, and how many there are to be, as far as they were told.
         self._foreign: set[int] = set()
         self._announced = 0
+        # Who was connected last, where nobody needs to be asked again.
+        self._known: Iterable[int] | None = None
 
     def refresh(self, grid: Grid, timeout: float) -> None:
         """Forget nodes that have gone, and ask new ones which client they are.
@@ -41,7 +45,10 @@ class Roster:
             grid: where they are.
             timeout: seconds to wait for answers; who does not answer is asked again next time.
         """
-        present = set(grid.get_node_ids())
+        connected = grid.get_node_ids()
+        if connected == self._known:
+            return
+        present = set(connected)
         self._foreign &= present
         unknown = sorted(present - self._identities.keys() - self._foreign)
         if not unknown and self._identities.keys() <= present:
@@ -55,6 +62,8 @@ class Roster:
             ]
             for reply in grid.send_and_receive(asked, timeout=timeout):
                 self._learn(reply)
+        settled = present == self._identities.keys() | self._foreign
+        self._known = copy.copy(connected) if settled else None
         self.nodes = {}
         for node, client_id in sorted(self._identities.items()):
             # Of two that claim to be one client, the lower number is believed, in every round.

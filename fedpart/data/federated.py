@@ -46,7 +46,7 @@ class FederatedData:
     images: np.ndarray
     labels: np.ndarray
     angles: np.ndarray | None
-    client_indices: tuple[np.ndarray, ...]
+    client_indices: Sequence[np.ndarray]
     val_images: np.ndarray
     val_labels: np.ndarray
     test_images: np.ndarray | None

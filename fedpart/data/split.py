@@ -2,12 +2,42 @@
 
 import heapq
 import math
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, overload
 
 import numpy as np
 
 from fedpart.data.rotate import angle_bins
 from fedpart.errors import DataError
+
+
+class Ragged(Sequence[np.ndarray]):
+    """Arrays of unequal length in one, so that a hundred thousand of them are two objects.
+
+    Attributes:
+        flat: all of them, one after the other, [n].
+        stops: where each ends, [k] ascending.
+    """
+
+    def __init__(self, flat: np.ndarray, stops: np.ndarray) -> None:
+        """Keep both."""
+        self.flat, self.stops = flat, stops
+
+    def __len__(self) -> int:
+        """How many arrays."""
+        return len(self.stops)
+
+    @overload
+    def __getitem__(self, index: int) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[np.ndarray]: ...
+    def __getitem__(self, index: int | slice) -> np.ndarray | Sequence[np.ndarray]:
+        """A view of one, or a tuple of views."""
+        places = range(len(self))[index]
+        if isinstance(places, range):
+            return tuple(self[i] for i in places)
+        start = self.stops[places - 1] if places else 0
+        return self.flat[start : self.stops[places]]
 
 
 def split_clients(
@@ -19,7 +49,7 @@ def split_clients(
     concentration: Literal["prior", "class"] = "prior",
     sizes: Literal["multinomial", "equal"] = "multinomial",
     min_examples: int = 1,
-) -> tuple[np.ndarray, ...]:
+) -> Sequence[np.ndarray]:
     """Give every image to exactly one client.
 
     Each client i draws a distribution over groups, q_i ~ Dir(alpha * p) with p the share of each
@@ -51,7 +81,7 @@ def split_clients(
     _top_up(rng, owner, clients, min_examples)
     # One sort for all clients: a search for each would cost clients times images.
     order = owner.argsort(kind="stable")
-    return tuple(np.split(order, np.cumsum(np.bincount(owner, minlength=clients))[:-1]))
+    return Ragged(order, np.cumsum(np.bincount(owner, minlength=clients)))
 
 
 def skew_groups(

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedpart.config import make_config
 from fedpart.data import FederatedData
+from fedpart.data.split import Ragged
 from fedpart.machine import peak_rss
 from fedpart.program import build_program
 from fedpart.run_folder import RunFolder
@@ -33,7 +34,7 @@ def shared_images(clients: int) -> FederatedData:
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (IMAGES, 1, 28, 28), dtype=np.uint8)
     labels = rng.integers(0, 10, IMAGES)
-    owned = tuple(np.arange(EACH) + EACH * i % IMAGES for i in range(clients))
+    owned = Ragged(np.arange(EACH * clients) % IMAGES, EACH * np.arange(1, clients + 1))
     held = (images[:1], labels[:1], None, None)
     return FederatedData("mnist", 10, 1, images, labels, None, owned, *held, "random numbers")
 
@@ -66,7 +67,8 @@ def rounds_of(
         strategy = PartitionedStrategy(program, state, observer)
         strategy.join(grid)
         start_up = time.perf_counter() - started
-        observer.more = lambda: {"start-up": start_up, "peak": float(peak_rss())}
+        observer.more = lambda: {"peak": float(peak_rss())}
+        connection.send({"start-up": start_up})
         connection.recv()
         observer.mark, observer.cpu_mark = time.perf_counter(), time.process_time()
         strategy.start(grid)
@@ -75,17 +77,20 @@ def rounds_of(
 def grow(rounds: int, workers: int | None, cohorts: bool) -> dict[str, object]:
     """Rounds of all sizes in turn; ``cohorts`` of 100 clients, or 10 a round of ever more."""
     sizes = COHORTS if cohorts else POPULATIONS
-    peers = {
-        str(n): Peer(rounds_of, *((100, n) if cohorts else (n, 10)), rounds + 1, workers)
-        for n in sizes
-    }
+    peers, start_up = {}, {}
+    for n in sizes:
+        # One after the other: what starts beside it would count.
+        peer = peers[str(n)] = Peer(
+            rounds_of, *((100, n) if cohorts else (n, 10)), rounds + 1, workers
+        )
+        start_up[str(n)] = peer.hear()["start-up"]
     answers = alternate(peers, rounds)
     first = statistics.median(a["seconds"] for a in answers[str(sizes[0])])
     return {
         size: {
             "seconds a round": spread([a["seconds"] for a in found]),
             "of the smallest": statistics.median(a["seconds"] for a in found) / first,
-            "start-up, seconds": found[0]["start-up"],
+            "start-up, seconds": start_up[size],
             "peak memory of all processes, MB": found[-1]["peak"] / 1e6,
         }
         for size, found in answers.items()

@@ -153,6 +153,10 @@ class Peer:
     def round(self) -> Answer:
         """Let it do one round."""
         self._pipe.send("go")
+        return self.hear()
+
+    def hear(self) -> Answer:
+        """Wait for what it says next."""
         answer: Answer = self._pipe.recv()
         return answer
 

@@ -1,9 +1,11 @@
 """Who owns which image. Expected shares are those of 100 clients and 5,000 images."""
 
+import pickle
+
 import numpy as np
 import pytest
 
-from fedpart.data.split import log_dirichlet, skew_groups, split_clients
+from fedpart.data.split import Ragged, log_dirichlet, skew_groups, split_clients
 from fedpart.errors import DataError
 from fedpart.plots_split import group_counts, summarise
 from fedpart.streams import numpy_rng
@@ -160,3 +162,21 @@ def test_log_dirichlet_of_tiny_concentrations():
     assert np.isfinite(drawn).all()
     assert np.allclose(np.exp(drawn).sum(1), 1)
     assert np.exp(drawn[:, 0]).mean() == pytest.approx(0.5, abs=0.06)
+
+
+def test_ragged_is_a_sequence_of_its_arrays():
+    """Also empty ones, from the end, as a slice, and after a pickle."""
+    pieces = [np.array([3, 1]), np.array([], dtype=np.int64), np.array([2])]
+    ragged = pickle.loads(pickle.dumps(Ragged(np.concatenate(pieces), np.array([2, 2, 3]))))
+    assert [list(a) for a in ragged] == [list(a) for a in pieces]
+    assert list(ragged[-1]) == [2]
+    assert [list(a) for a in ragged[:2]] == [[3, 1], []]
+    with pytest.raises(IndexError):
+        ragged[3]
+
+
+def test_a_split_of_many_clients_is_light():
+    """What workers are sent is the positions, not an object for each client."""
+    groups = np.zeros(20_000, dtype=np.int64)
+    owned = split_clients(groups, 10_000, 1.0, np.random.default_rng(0))
+    assert len(pickle.dumps(owned)) < 1.1 * 8 * (20_000 + 10_000)
