@@ -59,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
     os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
+    INTERRUPTS.advice, INTERRUPTS.told = "", False
     try:
         if words and words[0] in COMMANDS:
             return COMMANDS[words[0]](words[1:]) or 0
@@ -74,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         if exit_code not in (INTERRUPTED, TERMINATED):
             sys.stderr.write(f"error: {reason}\n")
+        elif not INTERRUPTS.told:
+            sys.stderr.write(f"{INTERRUPTS.sentence}\n")
         return exit_code
     return 0
 
@@ -94,6 +97,7 @@ def _run(argv: list[str]) -> None:
     request = parse_run(argv)
     if request.resume is not None and not request.dry_run:
         config = resumed_config(request, read_config(request.resume))
+        INTERRUPTS.advice = f"; {_again(request.resume)}"
         with _progress(config) as progress:
             if config.seeds > 1:
                 _several_seeds(config, argv, progress, resume=True)
@@ -130,6 +134,7 @@ def _several_seeds(
         else:
             begun = run.state == "begun"
             summary, data = _one_run(run.config, argv, progress, data, begun, whole=config)
+            INTERRUPTS.advice = f"; {_again(parent)}"
         summaries.append(summary)
     if not config.json_summary:
         sys.stdout.write("\n" + table(over_seeds(summaries)) + "\n")
@@ -264,11 +269,16 @@ def _ending(folder: "RunFolder", progress: Progress, top: Path) -> Iterator[None
             with contextlib.suppress(OutputError):
                 done = folder.close(reason, code)
                 if done is not None:
-                    command = f"python sim.py --resume {shlex.quote(str(top))}"
-                    sys.stderr.write(f"stopped after round {done}; go on with: {command}\n")
+                    sys.stderr.write(f"stopped after round {done}; {_again(top)}\n")
+                elif code in (INTERRUPTED, TERMINATED):
+                    sys.stderr.write(f"{INTERRUPTS.sentence}\n")
         if code != 1:
             raise Ended(code) from error
         raise
+
+
+def _again(folder: Path) -> str:
+    return f"go on with: python sim.py --resume {shlex.quote(str(folder))}"
 
 
 def _dry_run(request: Request, config: Config) -> None:
