@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from fedpart import checkpoint, machine
 from fedpart.accounting import (
@@ -30,7 +30,15 @@ from fedpart.model_file import starting_state, write_model
 from fedpart.origin import Origin, origin_of
 from fedpart.program import Program
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo, Summary
-from fedpart.run_files import check_free, ended_well, lock_run, new_folder, now, read_lines
+from fedpart.run_files import (
+    check_free,
+    ended_well,
+    lock_run,
+    new_folder,
+    now,
+    read_record,
+    read_records,
+)
 from fedpart.server import ServerState
 
 # A round that has ended, and the evaluations that have come in: of this round or before it.
@@ -139,7 +147,8 @@ class RunFolder:
             )
         if self._totals(done) != extra["bytes"]:
             raise OutputError(
-                f"{self.path}: bytes recorded are not those of the checkpoint: start the run anew"
+                f"{self.path / 'rounds.jsonl'}: bytes recorded are not those of the checkpoint: "
+                "start the run anew"
             )
         for name, records in (("rounds", self.rounds), ("evaluations", self.evaluations)):
             file = self.path / f"{name}.jsonl"
@@ -174,21 +183,14 @@ class RunFolder:
         expected = [r for r in self._evaluator.rounds if r <= done]
         if pending is not None:
             expected.remove(pending.round)
-        try:
-            lines = read_lines(self.path / "rounds.jsonl", done)
-            self.rounds = [RoundRecord(**line).brief() for line in lines]
-            lines = read_lines(self.path / "evaluations.jsonl", len(expected))
-            self.evaluations = [EvaluationRecord(**line) for line in lines]
-            info = RunInfo.model_validate_json((self.path / "run.json").read_bytes())
-        except (OSError, ValidationError, TypeError):
-            names = "rounds.jsonl, evaluations.jsonl or run.json"
-            raise OutputError(
-                f"{names} in {self.path} is damaged: put it back from a copy, or start the run anew"
-            ) from None
-        rounds = [r.round for r in self.rounds]
-        if rounds != list(range(1, done + 1)) or expected != [e.round for e in self.evaluations]:
-            raise OutputError(f"{self.path} lacks records up to round {done}: start the run anew")
-        return info
+        rounds, evaluations = (self.path / f"{name}.jsonl" for name in ("rounds", "evaluations"))
+        self.rounds = [record.brief() for record in read_records(rounds, RoundRecord, done)]
+        self.evaluations = read_records(evaluations, EvaluationRecord, len(expected))
+        wanted = {rounds: list(range(1, done + 1)), evaluations: expected}
+        for file, records in ((rounds, self.rounds), (evaluations, self.evaluations)):
+            if [record.round for record in records] != wanted[file]:
+                raise OutputError(f"{file} lacks records up to round {done}: start the run anew")
+        return read_record(self.path / "run.json", RunInfo)
 
     def after_round(
         self,

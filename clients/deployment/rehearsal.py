@@ -17,7 +17,14 @@ from fedpart.errors import ClientFailure, ConfigError, FedpartError, OutputError
 from fedpart.interrupts import INTERRUPTS
 from fedpart.progress import Progress
 from fedpart.records import Summary
-from fedpart.run_files import DEPLOYMENT, check_free, choose_folder, ended_well, read_config
+from fedpart.run_files import (
+    DEPLOYMENT,
+    check_free,
+    choose_folder,
+    ended_well,
+    read_config,
+    read_record,
+)
 
 if TYPE_CHECKING:
     from fedpart.data import FederatedData
@@ -119,8 +126,7 @@ def _rehearse(
             settings["chunks"] = ",".join(map(repr, config.chunks))
             run = deployment.run(**settings, resume=resume or None)
             _follow(deployment, run, watch, progress)
-        summary = Summary.model_validate_json((out / "summary.json").read_bytes())
-        progress.end(summary, out)
+        progress.end(read_record(out / "summary.json", Summary), out)
     except BaseException as error:
         with INTERRUPTS.ending():
             progress.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 from fedpart.config import Config
 from fedpart.errors import OutputError
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo
-from fedpart.run_files import lock_run, read_lines
+from fedpart.run_files import lock_run, read_records
 
 Observed = tuple[RoundRecord, list[EvaluationRecord]]
 
@@ -49,16 +49,16 @@ class Watch:
         # The last file that a new run makes.
         if not self.begun or not (self.path / "checkpoint.pt").exists():
             return
-        evaluations = {e["round"]: e for e in read_lines(self.path / "evaluations.jsonl")}
+        found = read_records(self.path / "evaluations.jsonl", EvaluationRecord)
+        evaluations = {record.round: record for record in found}
         every, last = self._config.eval_every, self._config.rounds
-        for line in read_lines(self.path / "rounds.jsonl")[self._shown :]:
-            record = RoundRecord(**line)
+        for record in read_records(self.path / "rounds.jsonl", RoundRecord)[self._shown :]:
             evaluated = record.round % every == 0 or record.round == last
             if evaluated and record.round not in evaluations:
                 # On its way: the server evaluates beside the rounds that follow.
                 return
             self._shown += 1
-            yield record, [EvaluationRecord(**evaluations[record.round])] if evaluated else []
+            yield record, [evaluations[record.round]] if evaluated else []
 
     def _content(self) -> bytes:
         try:
@@ -78,4 +78,4 @@ def records_behind(path: Path) -> list[RoundBrief]:
     from fedpart.checkpoint import load
 
     done = load(path / "checkpoint.pt")[0].server_round
-    return [RoundRecord(**line).brief() for line in read_lines(path / "rounds.jsonl", done)]
+    return [record.brief() for record in read_records(path / "rounds.jsonl", RoundRecord, done)]

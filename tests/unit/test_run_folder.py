@@ -314,14 +314,31 @@ def test_records_that_a_checkpoint_builds_on_must_be_there(program, small_data, 
     interrupted(path, program, small_data, 4)
     file = path / f"{name}.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
-    for content, words in ((lines[1:], "lacks records"), ([b"{\n", *lines[1:]], "in line 1")):
+    for content, words in (
+        (lines[1:], "lacks records"),
+        ([b"{\n", *lines[1:]], "is damaged in line 1"),
+        ([b'{"round": 1}\n', *lines[1:]], r"is damaged in line 1 \("),
+    ):
         file.write_bytes(b"".join(content))
         before = {p.name: p.read_bytes() for p in path.iterdir()}
         folder = folder_of(path, program, small_data)
-        with pytest.raises(OutputError, match=words):
+        with pytest.raises(OutputError, match=f"{file} {words}"):
             folder.resume()
         assert folder.close("error", 4) is None
         assert {p.name: p.read_bytes() for p in path.iterdir()} == before
+
+
+def test_a_damaged_run_json_is_named(program, small_data, tmp_path):
+    """Cut, or of no run."""
+    path = tmp_path / "run"
+    interrupted(path, program, small_data, 3)
+    for text in ('{"name": ', "{}"):
+        (path / "run.json").write_text(text)
+        folder = folder_of(path, program, small_data)
+        with pytest.raises(OutputError, match=rf"{path / 'run.json'} is damaged \("):
+            folder.resume()
+        folder.close("error", 4)
+        assert (path / "run.json").read_text() == text
 
 
 def test_a_lost_checkpoint_does_not_throw_rounds_away(program, small_data, tmp_path):
