@@ -13,6 +13,8 @@ from fedpart.plugins import call_own
 
 # Part of every key: a change of what is stored must not meet old entries.
 FORMAT = "1"
+# Name of an array of one number: files of an image folder that are no images.
+OTHERS = "others"
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,10 +88,14 @@ def _check(what: str, images: np.ndarray, labels: np.ndarray, num_classes: int) 
 
 
 def counted(arrays: Mapping[str, np.ndarray], kind: str, where: str) -> str:
-    """``1,250 training and 200 test images from ...``."""
+    """``1,250 training and 200 test images from ...``, and how many files there are no images."""
     test = arrays.get("test_labels")
     tests = 0 if test is None else len(test)
-    return f"{len(arrays['train_labels']):,} training and {tests:,} test {kind} {where}"
+    text = f"{len(arrays['train_labels']):,} training and {tests:,} test {kind} {where}"
+    others = int(arrays[OTHERS][0]) if OTHERS in arrays else 0
+    if others:
+        text += f"; left out, by their ending: {others:,} other file{'' if others == 1 else 's'}"
+    return text
 
 
 def part_arrays(
@@ -121,9 +127,10 @@ def folder_arrays(
     Raises:
         DataError: a folder that cannot be listed, too many classes, or one without images.
     """
-    files = {"train": image_files(place / "train")}
-    if (place / "test").is_dir():
-        files["test"] = image_files(place / "test")
+    parts = ["train", *(["test"] if (place / "test").is_dir() else [])]
+    listed = {part: image_files(place / part) for part in parts}
+    files = {part: images for part, (images, _) in listed.items()}
+    others = [file for _, some in listed.values() for file in some]
     # Classes of both parts together, so that a label means the same in each.
     names = sorted({name for part in files.values() for name in part})
     labels = class_labels(names, num_classes, place)
@@ -135,7 +142,7 @@ def folder_arrays(
                 )
 
     def build() -> dict[str, np.ndarray]:
-        arrays: dict[str, np.ndarray] = {}
+        arrays = {OTHERS: np.array([len(others)])}
         for part, members in files.items():
             images, values = read_images(members, labels, shape, colour)
             arrays |= part_arrays(part, images, values, f"{place / part}/<class>")
@@ -143,7 +150,7 @@ def folder_arrays(
 
     def key() -> str:
         every = [file for part in files.values() for members in part.values() for file in members]
-        return listing_key(every, FORMAT, str(place.resolve()), *files)
+        return listing_key(every + others, FORMAT, str(place.resolve()), *files)
 
     return key, build
 
