@@ -1,15 +1,15 @@
 """Images of any kind as they come: from image folders, or from a user's own function."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from fedpart.data.cache import cached, listing_key
 from fedpart.data.readers import class_labels, image_files, read_images
-from fedpart.errors import DataError
-from fedpart.plugins import call_own
+from fedpart.errors import ConfigError, DataError
+from fedpart.plugins import call_own, users_code
 
 # Part of every key: a change of what is stored must not meet old entries.
 FORMAT = "1"
@@ -48,15 +48,26 @@ def own_images(spec: str, data_dir: str | None) -> Images:
     """What ``module:function`` returns when called with ``data_dir``.
 
     Raises:
-        ConfigError: it cannot be imported, or raises.
-        DataError: it returns something else, or images and labels that do not fit.
+        DataError: it cannot be imported, raises, or returns something else, or images and labels
+            that do not fit.
     """
-    found = call_own("dataset", spec, data_dir=data_dir)
+    try:
+        found = call_own("dataset", spec, data_dir=data_dir)
+        with users_code("dataset", spec):
+            if isinstance(found, Images):
+                # Arrays will do.
+                mean, std = (tuple(float(v) for v in some) for some in (found.mean, found.std))
+                found = replace(found, mean=mean, std=std)
+    except ConfigError as error:
+        # One code for whatever is wrong with it: what it raises is about data more often than not.
+        raise DataError(str(error)) from error
     if not isinstance(found, Images):
         raise DataError(
             f"dataset {spec!r} returned {type(found).__name__}, not a fedpart.data.Images"
         )
     _check(f"dataset {spec!r}", found.images, found.labels, found.num_classes)
+    if (found.test_images is None) != (found.test_labels is None):
+        raise DataError(f"dataset {spec!r} has test images or labels without the other; give both")
     if found.test_images is not None and found.test_labels is not None:
         _check(f"test set of {spec!r}", found.test_images, found.test_labels, found.num_classes)
         if found.test_images.shape[1:] != found.images.shape[1:]:
@@ -66,10 +77,16 @@ def own_images(spec: str, data_dir: str | None) -> Images:
     for name, values in (("mean", found.mean), ("std", found.std)):
         if values and len(values) != channels:
             raise DataError(f"dataset {spec!r} has {len(values)} {name} values, not {channels}")
+    if not all(value > 0 for value in found.std):
+        raise DataError(f"dataset {spec!r} has std {found.std}; each must be above 0")
     return found
 
 
 def _check(what: str, images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
+    for name, array in (("images", images), ("labels", labels)):
+        if not isinstance(array, np.ndarray):
+            kind = type(array).__name__
+            raise DataError(f"{what} has {name} of type {kind}; they must be a NumPy array")
     if images.ndim != 4 or images.dtype != np.uint8:
         raise DataError(
             f"{what} has images of type {images.dtype} and shape {images.shape}; they must be "
