@@ -26,6 +26,7 @@ from fedpart.arguments import (
 from fedpart.commands import COMMANDS
 from fedpart.config import Config
 from fedpart.errors import ConfigError, FedpartError, OutputError
+from fedpart.idle import idle_settings
 from fedpart.progress import Progress, make_progress
 from fedpart.records import EvaluationRecord, RoundRecord, Summary
 from fedpart.run_files import check_free, check_packages, choose_folder, read_config
@@ -98,7 +99,7 @@ def _run(argv: list[str]) -> None:
     if request.resume is not None and not request.dry_run:
         config = resumed_config(request, read_config(request.resume))
         INTERRUPTS.advice = f"; {_again(request.resume)}"
-        with _progress(config) as progress:
+        with _progress(config, idle_settings(config, request.typed)) as progress:
             if config.seeds > 1:
                 _several_seeds(config, argv, progress, resume=True)
             else:
@@ -109,7 +110,7 @@ def _run(argv: list[str]) -> None:
         _dry_run(request, config)
         return
     config = config.model_copy(update={"out": str(choose_folder(config))})
-    with _progress(config) as progress:
+    with _progress(config, idle_settings(config, request.typed)) as progress:
         if config.seeds > 1:
             _several_seeds(config, argv, progress)
         else:
@@ -194,9 +195,11 @@ def _one_run(
 
 
 @contextlib.contextmanager
-def _progress(config: Config) -> Iterator[Progress]:
+def _progress(config: Config, idle: str) -> Iterator[Progress]:
     with contextlib.closing(make_progress(config.json_summary)) as progress:
         INTERRUPTS.before_quit = progress.close
+        if idle:
+            progress.warn(idle)
         yield progress
 
 
@@ -295,6 +298,8 @@ def _dry_run(request: Request, config: Config) -> None:
         data, program = _prepare(config, None)
         starting_state(program)
     plan = make_plan(config, program, data)
+    if idle := idle_settings(config, request.typed):
+        sys.stderr.write(f"warning: {idle}\n")
     text = json.dumps(plan.as_dict()) if config.json_summary else table(plan.rows())
     sys.stdout.write(text + "\n")
 

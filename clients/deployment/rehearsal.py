@@ -14,6 +14,7 @@ from clients.deployment.watch import Watch, records_behind
 from fedpart.arguments import parse_deploy, resumed_config
 from fedpart.config import Config, make_config
 from fedpart.errors import ClientFailure, ConfigError, FedpartError, OutputError
+from fedpart.idle import idle_settings
 from fedpart.interrupts import INTERRUPTS
 from fedpart.progress import Progress
 from fedpart.records import Summary
@@ -40,14 +41,14 @@ Prepare = Callable[[Config], "FederatedData"]
 
 def deploy(
     argv: list[str],
-    progress_of: Callable[[Config], AbstractContextManager[Progress]],
+    progress_of: Callable[[Config, str], AbstractContextManager[Progress]],
     prepare: Prepare,
 ) -> None:
     """Run the command.
 
     Args:
         argv: words behind ``deploy``.
-        progress_of: shows the run.
+        progress_of: shows the run, and first what is amiss with its settings, if anything.
         prepare: finds out whether settings, data and model can be used.
 
     Raises:
@@ -74,7 +75,7 @@ def deploy(
             f"{_APP} has no pyproject.toml, which tells Flower what to send to nodes: run deploy "
             "from a checkout"
         )
-    with progress_of(config) as progress:
+    with progress_of(config, idle_settings(config, request.typed, nodes=True)) as progress:
         progress.begin(config)
         with INTERRUPTS.working():
             _rehearse(config, nodes, request.resume is not None, progress, prepare)
