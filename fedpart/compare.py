@@ -28,9 +28,9 @@ from fedpart.run_files import (
     is_central,
     read_config,
     read_lines,
-    read_records,
 )
 from fedpart.seeds import mean_and_error
+from fedpart.stored import read_records
 
 # What the data depends on, in the order in which a difference is named.
 DATA_KEYS = (

@@ -16,8 +16,9 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from fedpart.errors import OutputError
-from fedpart.run_files import damaged, read_records
+from fedpart.run_files import damaged
 from fedpart.seeds import mean_and_error
+from fedpart.stored import read_records
 
 WINDOW = 10
 DIRECTIONS = ("upload", "download", "total")

@@ -18,11 +18,10 @@ from fedpart.run_files import (
     is_central,
     read_config,
     read_lines,
-    read_record,
-    read_records,
 )
 from fedpart.seeds import mean_and_error
 from fedpart.spelling import kebab
+from fedpart.stored import read_record, read_records
 
 
 class Finished(BaseModel):

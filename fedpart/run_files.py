@@ -10,9 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import Any, Protocol
 
 from fedpart.config import Config, load_toml, make_config
 from fedpart.errors import ConfigError, OutputError
@@ -20,8 +18,6 @@ from fedpart.spelling import kebab
 
 if sys.platform != "win32":
     import fcntl
-
-M = TypeVar("M", bound=BaseModel)
 
 # Keys, logs and Flower's own files of a rehearsal; there before the run is.
 DEPLOYMENT = "deployment"
@@ -248,46 +244,12 @@ def read_lines(path: Path, count: int | None = None) -> list[dict[str, Any]]:
     return [_parse(path, number, line) for number, line in enumerate(lines[:-1][:count], 1)]
 
 
-def read_records(path: Path, kind: type[M], count: int | None = None) -> list[M]:
-    """Lines of a JSON-lines file as records; see ``read_lines``.
-
-    Raises:
-        OutputError: a line that is damaged or no such record, or no such file.
-    """
-    records: list[M] = []
-    try:
-        for line in read_lines(path, count):
-            records.append(kind.model_validate(line))  # noqa: PERF401 - its length is the place
-    except ValidationError as error:
-        raise damaged(path, len(records) + 1, _place(error)) from None
-    return records
-
-
-def read_record(path: Path, kind: type[M]) -> M:
-    """A file that is one JSON object.
-
-    Raises:
-        OutputError: no such file, or it holds something else.
-    """
-    try:
-        return kind.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise OutputError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValidationError as error:
-        raise damaged(path, None, _place(error)) from None
-
-
 def damaged(path: Path, line: int | None = None, what: str = "") -> OutputError:
     """The sentence that names a file, the line, and what is wrong there as far as it is known."""
     where = "" if line is None else f" in line {line}"
     return OutputError(
         f"{path} is damaged{where}{what and f' ({what})'}: put it back from a copy, or start anew"
     )
-
-
-def _place(error: ValidationError) -> str:
-    first = error.errors()[0]
-    return ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
 
 
 def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from fedpart.run_files import (
     lock_run,
     new_folder,
     read_config,
-    read_record,
 )
+from fedpart.stored import read_record
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from fedpart.run_files import (
     choose_folder,
     ended_well,
     read_config,
-    read_record,
 )
+from fedpart.stored import read_record
 
 if TYPE_CHECKING:
     from fedpart.data import FederatedData

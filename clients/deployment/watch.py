@@ -7,7 +7,8 @@ from pathlib import Path
 from fedpart.config import Config
 from fedpart.errors import OutputError
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo
-from fedpart.run_files import lock_run, read_records
+from fedpart.run_files import lock_run
+from fedpart.stored import read_records
 
 Observed = tuple[RoundRecord, list[EvaluationRecord]]
 
