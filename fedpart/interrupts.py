@@ -84,10 +84,14 @@ class Interrupts:
             yield
 
     @property
+    def word(self) -> str:
+        """``interrupted``, or ``terminated`` by SIGTERM."""
+        return "terminated" if self.seen is signal.SIGTERM else "interrupted"
+
+    @property
     def sentence(self) -> str:
-        """``interrupted`` or ``terminated``, and ``advice``."""
-        word = "terminated" if self.seen is signal.SIGTERM else "interrupted"
-        return f"{word}{self.advice}"
+        """``word`` and ``advice``."""
+        return f"{self.word}{self.advice}"
 
     def check(self) -> None:
         """Raise what has come and was lost on its way."""

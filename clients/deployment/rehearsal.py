@@ -1,11 +1,13 @@
 """``sim.py deploy --local N``: the whole deployment on one machine, and nothing left behind."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from shlex import quote
+from signal import SIGINT
 from typing import TYPE_CHECKING
 
 from clients.deployment.flower import Deployment
@@ -63,7 +65,12 @@ def deploy(
     else:
         config = rehearsed(request.values, nodes)
         config = config.model_copy(update={"out": str(choose_folder(config).resolve())})
-    if config.clients > nodes:
+    if request.resume is not None and config.clients != nodes:
+        raise ConfigError(
+            f"{request.resume} is a run of {config.clients} clients, but --local starts {nodes} "
+            "nodes, one for each: leave --local out"
+        )
+    if config.clients != nodes:
         raise ConfigError(
             f"clients is {config.clients}, but --local starts {nodes} nodes, one for each: use "
             f"--local {config.clients}, or clients {nodes}"
@@ -132,6 +139,15 @@ def _rehearse(
         with INTERRUPTS.ending():
             progress.close()
             if watch.begun:
+                stopped = not isinstance(error, Exception)
+                code = getattr(error, "exit_code", 1)
+                reason = str(error) if isinstance(error, FedpartError) else repr(error)
+                if stopped:
+                    code = 128 + (INTERRUPTS.seen or SIGINT)
+                    reason = INTERRUPTS.word
+                # A full disk, say: the first error is the one to show.
+                with contextlib.suppress(OutputError):
+                    watch.close(reason, code, sure=stopped)
                 done = len(records_behind(out))
                 command = f"python sim.py deploy --resume {quote(str(out))}"
                 sys.stderr.write(f"stopped after round {done}; go on with: {command}\n")

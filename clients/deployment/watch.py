@@ -7,7 +7,7 @@ from pathlib import Path
 from fedpart.config import Config
 from fedpart.errors import OutputError
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo
-from fedpart.run_files import lock_run
+from fedpart.run_files import lock_run, now
 from fedpart.stored import read_records
 
 Observed = tuple[RoundRecord, list[EvaluationRecord]]
@@ -44,6 +44,25 @@ class Watch:
     def info(self) -> RunInfo:
         """What ``run.json`` says; replaced as a whole, so never half-written."""
         return RunInfo.model_validate_json(self._content())
+
+    def close(self, reason: str, exit_code: int, sure: bool) -> None:
+        """Say in ``run.json`` how the run ended, once no process works on it any more.
+
+        Args:
+            reason: as ``RunInfo.exit``.
+            exit_code: of this process.
+            sure: also where the server's process says something else, such as ``terminated``
+                because it was stopped with all others; a run that is complete stays so.
+        Raises:
+            OutputError: see ``write_anyhow``.
+        """
+        from fedpart.checkpoint import write_anyhow
+
+        info = self.info()
+        if info.exit != "ok" and (sure or info.exit is None):
+            update = {"ended": now(), "exit": reason, "exit_code": exit_code}
+            text = info.model_copy(update=update).model_dump_json(indent=2)
+            write_anyhow(self.path / "run.json", f"{text}\n".encode())
 
     def rounds(self) -> Iterator[Observed]:
         """Rounds that have come since the last call, each with its evaluation, if it has one."""
