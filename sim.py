@@ -26,6 +26,7 @@ from fedpart.arguments import (
 from fedpart.commands import COMMANDS
 from fedpart.config import Config
 from fedpart.errors import ConfigError, FedpartError, OutputError
+from fedpart.idle import idle_settings
 from fedpart.progress import Progress, make_progress
 from fedpart.records import EvaluationRecord, RoundRecord, Summary
 from fedpart.run_files import check_free, check_packages, choose_folder, read_config
@@ -59,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
     os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
+    INTERRUPTS.advice, INTERRUPTS.told = "", False
     try:
         if words and words[0] in COMMANDS:
             return COMMANDS[words[0]](words[1:]) or 0
@@ -74,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         if exit_code not in (INTERRUPTED, TERMINATED):
             sys.stderr.write(f"error: {reason}\n")
+        elif not INTERRUPTS.told:
+            sys.stderr.write(f"{INTERRUPTS.sentence}\n")
         return exit_code
     return 0
 
@@ -94,7 +98,8 @@ def _run(argv: list[str]) -> None:
     request = parse_run(argv)
     if request.resume is not None and not request.dry_run:
         config = resumed_config(request, read_config(request.resume))
-        with _progress(config) as progress:
+        INTERRUPTS.advice = f"; {_again(request.resume)}"
+        with _progress(config, idle_settings(config, request.typed)) as progress:
             if config.seeds > 1:
                 _several_seeds(config, argv, progress, resume=True)
             else:
@@ -105,7 +110,7 @@ def _run(argv: list[str]) -> None:
         _dry_run(request, config)
         return
     config = config.model_copy(update={"out": str(choose_folder(config))})
-    with _progress(config) as progress:
+    with _progress(config, idle_settings(config, request.typed)) as progress:
         if config.seeds > 1:
             _several_seeds(config, argv, progress)
         else:
@@ -130,6 +135,7 @@ def _several_seeds(
         else:
             begun = run.state == "begun"
             summary, data = _one_run(run.config, argv, progress, data, begun, whole=config)
+            INTERRUPTS.advice = f"; {_again(parent)}"
         summaries.append(summary)
     if not config.json_summary:
         sys.stdout.write("\n" + table(over_seeds(summaries)) + "\n")
@@ -189,9 +195,11 @@ def _one_run(
 
 
 @contextlib.contextmanager
-def _progress(config: Config) -> Iterator[Progress]:
+def _progress(config: Config, idle: str) -> Iterator[Progress]:
     with contextlib.closing(make_progress(config.json_summary)) as progress:
         INTERRUPTS.before_quit = progress.close
+        if idle:
+            progress.warn(idle)
         yield progress
 
 
@@ -268,11 +276,16 @@ def _ending(folder: "RunFolder", progress: Progress, top: Path) -> Iterator[None
             with contextlib.suppress(OutputError):
                 done = folder.close(reason, code)
                 if done is not None:
-                    command = f"python sim.py --resume {shlex.quote(str(top))}"
-                    sys.stderr.write(f"stopped after round {done}; go on with: {command}\n")
+                    sys.stderr.write(f"stopped after round {done}; {_again(top)}\n")
+                elif code in (INTERRUPTED, TERMINATED):
+                    sys.stderr.write(f"{INTERRUPTS.sentence}\n")
         if code != 1:
             raise Ended(code) from error
         raise
+
+
+def _again(folder: Path) -> str:
+    return f"go on with: python sim.py --resume {shlex.quote(str(folder))}"
 
 
 def _dry_run(request: Request, config: Config) -> None:
@@ -289,6 +302,8 @@ def _dry_run(request: Request, config: Config) -> None:
         data, program = _prepare(config, None)
         starting_state(program)
     plan = make_plan(config, program, data)
+    if idle := idle_settings(config, request.typed):
+        sys.stderr.write(f"warning: {idle}\n")
     text = json.dumps(plan.as_dict()) if config.json_summary else table(plan.rows())
     sys.stdout.write(text + "\n")
 

@@ -55,11 +55,13 @@ class Request:
         values: settings by TOML key, from the file and the flags; flags win.
         resume: folder of a run to take up, or None.
         dry_run: say what would happen, do nothing.
+        typed: those of ``values`` that are flags, not from the file.
     """
 
     values: dict[str, object]
     resume: Path | None
     dry_run: bool
+    typed: Mapping[str, object]
 
     def config(self) -> Config:
         """The settings, checked.
@@ -96,10 +98,11 @@ def parse_run(argv: Sequence[str]) -> Request:
         if text == "":
             raise ConfigError(f"--{name} is empty; give it a path or leave it out")
     values = {} if config is None else load_toml(config)
-    values |= {("json" if n == "json_summary" else kebab(n)): v for n, v in given.items()}
+    typed = {("json" if n == "json_summary" else kebab(n)): v for n, v in given.items()}
+    values |= typed
     # A run that is resumed keeps its own data-dir, unless another is given.
     named = values if resume is not None and "data-dir" not in values else with_data_dir(values)
-    return Request(named, None if resume is None else Path(resume), dry_run)
+    return Request(named, None if resume is None else Path(resume), dry_run, typed)
 
 
 def with_data_dir(values: dict[str, object]) -> dict[str, object]:

@@ -71,6 +71,24 @@ def write_atomic(path: Path, *parts: bytes | memoryview) -> None:
         sync(path.parent)
 
 
+def write_anyhow(path: Path, content: bytes) -> None:
+    """``write_atomic``, or over the file itself where the disk has no room for another.
+
+    That needs none while the content fits the blocks that the file has. It is for a small file at
+    the end of a process: a crash in its midst would leave half of it.
+
+    Raises:
+        OutputError: the place cannot be written.
+    """
+    try:
+        write_atomic(path, content)
+    except OutputError:
+        with writing(path), path.open("r+b", buffering=0) as file:
+            file.write(content)
+            file.truncate()
+            os.fsync(file.fileno())
+
+
 def save(path: Path, state: ServerState, extra: dict[str, Any]) -> None:
     """Write ``state`` and ``extra`` (numbers, strings, tensors, lists, dicts) to ``path``.
 

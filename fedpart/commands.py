@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedpart.arguments import check_picture, parse_compare, parse_drill, parse_run, parse_table
 from fedpart.errors import ConfigError
+from fedpart.idle import idle_in_split
 from fedpart.interrupts import INTERRUPTS
 
 SIM = Path(__file__).parents[1] / "sim.py"
@@ -65,6 +66,8 @@ def split(argv: Sequence[str]) -> None:
     from fedpart.data import load_federated
     from fedpart.plots_split import draw_split, split_json, split_table
 
+    if idle := idle_in_split(config, request.typed):
+        sys.stderr.write(f"warning: {idle}\n")
     out = Path(config.out or f"{config.dataset}-split.png")
     check_picture(out)
     with INTERRUPTS.working():

@@ -13,6 +13,7 @@ from fedpart.curves import (
     DIRECTIONS,
     WINDOW,
     Curve,
+    Evaluation,
     Group,
     cut,
     reached,
@@ -21,8 +22,15 @@ from fedpart.curves import (
 )
 from fedpart.errors import OutputError
 from fedpart.plots_curves import draw_groups
-from fedpart.run_files import differences, find_runs, is_central, read_config, read_lines
+from fedpart.run_files import (
+    differences,
+    find_runs,
+    is_central,
+    read_config,
+    read_lines,
+)
 from fedpart.seeds import mean_and_error
+from fedpart.stored import read_records
 
 # What the data depends on, in the order in which a difference is named.
 DATA_KEYS = (
@@ -172,7 +180,7 @@ def labels(folders: Sequence[Path]) -> list[str]:
 
 def _images(folder: Path) -> set[int]:
     path = folder / "evaluations.jsonl"
-    return {line["num_images"] for line in read_lines(path)} if path.exists() else set()
+    return {e.num_images for e in read_records(path, Evaluation)} if path.exists() else set()
 
 
 def _by_settings(configs: dict[Path, Config]) -> list[list[Path]]:

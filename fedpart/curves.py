@@ -9,12 +9,16 @@ import csv
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, Field
+
 from fedpart.errors import OutputError
-from fedpart.run_files import read_lines
+from fedpart.run_files import damaged
 from fedpart.seeds import mean_and_error
+from fedpart.stored import read_records
 
 WINDOW = 10
 DIRECTIONS = ("upload", "download", "total")
@@ -24,6 +28,31 @@ _COLUMNS = (
     *(f"{direction}_MB" for direction in DIRECTIONS),
     "upload_share",
 )
+
+
+class _Client(BaseModel):
+    chunk: int = Field(ge=0)
+    upload_model_bytes: int
+
+
+class Round(BaseModel):
+    """What is needed of a line of ``rounds.jsonl``; other versions' lines may hold other things."""
+
+    round: int
+    clients: list[_Client]
+    upload_model_bytes: int
+    upload_fraction: float | None
+    cumulative_upload_model_bytes: int
+    cumulative_download_model_bytes: int
+    hyper_readable: dict[str, float]
+
+
+class Evaluation(BaseModel):
+    """What is needed of a line of ``evaluations.jsonl``."""
+
+    round: int = Field(ge=1)
+    num_images: int
+    val_accuracy: float
 
 
 @dataclass(frozen=True)
@@ -158,19 +187,29 @@ def read_curve(folder: Path, label: str | None = None) -> Curve:
     label = label or folder.name
     if not (folder / "rounds.jsonl").exists() and (folder / "curves.csv").exists():
         return _read_csv(folder / "curves.csv", label)
-    rounds = read_lines(folder / "rounds.jsonl")
+    rounds = read_records(folder / "rounds.jsonl", Round)
+    found = read_records(folder / "evaluations.jsonl", Evaluation)
+    for number, line in enumerate(rounds, 1):
+        if line.round != number:
+            raise damaged(folder / "rounds.jsonl", number, f"it holds round {line.round}")
+        if line.hyper_readable.keys() != rounds[0].hyper_readable.keys():
+            raise damaged(folder / "rounds.jsonl", number, "hyper_readable has other names")
+    for number, (before, after) in enumerate(pairwise(e.round for e in found), 2):
+        if after <= before:
+            what = f"round {after} after round {before}"
+            raise damaged(folder / "evaluations.jsonl", number, what)
     # A run that was killed may have a round less on disk than its last evaluation, or more.
-    evaluations = [e for e in read_lines(folder / "evaluations.jsonl") if e["round"] <= len(rounds)]
+    evaluations = [e for e in found if e.round <= len(rounds)]
     if not evaluations:
         raise OutputError(f"{folder} has no evaluation yet: let it run longer")
-    accuracy = [e["val_accuracy"] for e in evaluations]
-    at = [rounds[e["round"] - 1] for e in evaluations]
-    up = [r["cumulative_upload_model_bytes"] / 1e6 for r in at]
-    down = [r["cumulative_download_model_bytes"] / 1e6 for r in at]
+    accuracy = [e.val_accuracy for e in evaluations]
+    at = [rounds[e.round - 1] for e in evaluations]
+    up = [r.cumulative_upload_model_bytes / 1e6 for r in at]
+    down = [r.cumulative_download_model_bytes / 1e6 for r in at]
     chunks, shares = _sent(rounds)
     return Curve(
         label=label,
-        rounds=[e["round"] for e in evaluations],
+        rounds=[e.round for e in evaluations],
         accuracy=accuracy,
         smooth=moving_average(accuracy),
         megabytes={
@@ -178,24 +217,24 @@ def read_curve(folder: Path, label: str | None = None) -> Curve:
             "download": down,
             "total": [a + b for a, b in zip(up, down, strict=True)],
         },
-        chunks=[chunks[e["round"] - 1] for e in evaluations],
-        upload_share=[shares[e["round"] - 1] for e in evaluations],
-        hyper=[r["hyper_readable"] for r in at],
+        chunks=[chunks[e.round - 1] for e in evaluations],
+        upload_share=[shares[e.round - 1] for e in evaluations],
+        hyper=[r.hyper_readable for r in at],
     )
 
 
-def _sent(rounds: Sequence[dict[str, Any]]) -> tuple[list[list[float]], list[float]]:
+def _sent(rounds: Sequence[Round]) -> tuple[list[list[float]], list[float]]:
     """After each round: megabytes up by chunk, and upload as a share of FedAvg's."""
-    count = max((c["chunk"] for r in rounds for c in r["clients"]), default=0) + 1
+    count = max((c.chunk for r in rounds for c in r.clients), default=0) + 1
     so_far, fedavg = [0] * count, 0.0
     chunks, shares = [], []
     for line in rounds:
-        for client in line["clients"]:
-            so_far[client["chunk"]] += client["upload_model_bytes"]
-        if line["upload_fraction"]:
-            fedavg += line["upload_model_bytes"] / line["upload_fraction"]
+        for client in line.clients:
+            so_far[client.chunk] += client.upload_model_bytes
+        if line.upload_fraction:
+            fedavg += line.upload_model_bytes / line.upload_fraction
         chunks.append([value / 1e6 for value in so_far])
-        shares.append(line["cumulative_upload_model_bytes"] / fedavg if fedavg else 0.0)
+        shares.append(line.cumulative_upload_model_bytes / fedavg if fedavg else 0.0)
     return chunks, shares
 
 

@@ -29,6 +29,8 @@ class Interrupts:
         seen: the first signal that came, or None.
         exit_code: what the process ends with once its work is done, whatever comes then.
         before_quit: called before the process ends at once; puts the terminal right.
+        advice: what the line that says so ends with, such as how to go on.
+        told: whether that line, or a better one, has been written.
     """
 
     def __init__(self) -> None:
@@ -36,6 +38,7 @@ class Interrupts:
         self.seen: signal.Signals | None = None
         self.exit_code: int | None = None
         self.before_quit: Callable[[], None] = lambda: None
+        self.advice, self.told = "", False
         self._phase: Phase = "quit"
         self._waiting = self._asked = False
 
@@ -75,9 +78,20 @@ class Interrupts:
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
-        """Save what there is; no signal raises any more."""
+        """Save what there is, and say how to go on; no signal raises any more."""
+        self.told = True
         with self._in("end"):
             yield
+
+    @property
+    def word(self) -> str:
+        """``interrupted``, or ``terminated`` by SIGTERM."""
+        return "terminated" if self.seen is signal.SIGTERM else "interrupted"
+
+    @property
+    def sentence(self) -> str:
+        """``word`` and ``advice``."""
+        return f"{self.word}{self.advice}"
 
     def check(self) -> None:
         """Raise what has come and was lost on its way."""
@@ -107,16 +121,21 @@ class Interrupts:
             raise KeyboardInterrupt if self.seen is signal.SIGINT else Terminated
         elif self._phase == "end" and not self._asked:
             self._asked = True
-            with contextlib.suppress(Exception):
-                # Not print: the signal may have come in the midst of one.
-                os.write(sys.stderr.fileno(), b"saving; once more to stop without\n")
+            self._write("saving; once more to stop without")
         else:
             self._quit()
+
+    def _write(self, line: str) -> None:
+        with contextlib.suppress(Exception):
+            # Not print: the signal may have come in the midst of one.
+            os.write(sys.stderr.fileno(), f"{line}\n".encode())
 
     def _quit(self) -> None:
         assert self.seen is not None
         with contextlib.suppress(Exception):
             self.before_quit()
+        if self.exit_code is None and not self.told:
+            self._write(self.sentence)
         os._exit(128 + self.seen if self.exit_code is None else self.exit_code)
 
 

@@ -29,13 +29,16 @@ class Plan:
         images_per_chunk: [C].
         partition_sizes: weight values in each partition, [C].
         hyperparameters: scalars of psi.
+        clients_asked: per round, mean over the run's rounds.
+        clients_answering: expected per round.
         upload_model_bytes: expected per round.
-        download_model_bytes: per round.
+        download_model_bytes: expected per round.
         upload_wire_bytes: expected per round.
-        download_wire_bytes: per round.
-        upload_share: expected, of FedAvg's.
-        no_hyper_update: expected share of rounds in which no client measures psi's gradient; None
-            where psi is not learned.
+        download_wire_bytes: expected per round.
+        upload_share: expected, of FedAvg's; 0 where nobody answers.
+        empty_rounds: expected share of rounds with fewer replies than ``min_replies``.
+        no_hyper_update: expected share of rounds in which psi gets no gradient; None where it is
+            not learned.
         rounds: how many.
     """
 
@@ -48,11 +51,14 @@ class Plan:
     images_per_chunk: list[int]
     partition_sizes: list[int]
     hyperparameters: int
+    clients_asked: float
+    clients_answering: float
     upload_model_bytes: float
     download_model_bytes: float
     upload_wire_bytes: float
     download_wire_bytes: float
     upload_share: float
+    empty_rounds: float
     no_hyper_update: float | None
     rounds: int
 
@@ -77,9 +83,14 @@ class Plan:
             ("images per chunk", _listed(self.images_per_chunk)),
             ("weights per partition", _listed(self.partition_sizes)),
             ("hyperparameters", str(self.hyperparameters)),
+            (
+                "clients per round",
+                f"{self.clients_asked:.3g} asked, {self.clients_answering:.3g} expected to answer",
+            ),
             ("upload per round", f"{up:.1f} MB expected ({wire_up:.1f} MB on the wire)"),
             ("download per round", f"{down:.1f} MB ({wire_down:.1f} MB on the wire)"),
             ("upload share", f"{100 * self.upload_share:.1f} % of FedAvg's"),
+            ("empty rounds", f"{100 * self.empty_rounds:.1f} % expected"),
             ("no hyperparameter update", without),
             (f"upload of {self.rounds:,} rounds", f"{up * self.rounds:,.0f} MB expected"),
         ]
@@ -106,19 +117,28 @@ def check_chunks(config: Config) -> None:
         )
 
 
-def _no_hyper_update(program: Program, in_chunk_zero: int) -> float | None:
-    """Share of rounds whose replies all lack a gradient of psi; None where there is no psi."""
-    if not program.hyper.size:
-        return None
-    if program.scoring(0) is not None:
-        return 0.0
-    config = program.config
-    asked, lost, without = config.cohort_size, config.client_failure_rate, 0.0
+def _without_update(config: Config, available: int, in_chunk_zero: int) -> tuple[float, float]:
+    """Chances of a round that it is empty, and that no reply of another chunk than 0 counts."""
+    asked, lost = min(config.cohort_size, available), config.client_failure_rate
+    empty = without = 0.0
     for there in range(asked + 1):
         chance = comb(asked, there) * (1 - lost) ** there * lost ** (asked - there)
-        used = min(there, config.clients_per_round)
-        without += chance * comb(in_chunk_zero, used) / comb(config.clients, used)
-    return without
+        if there < config.min_replies:
+            empty += chance
+            without += chance
+        else:
+            used = min(there, config.clients_per_round)
+            without += chance * comb(in_chunk_zero, used) / comb(available, used)
+    return empty, without
+
+
+def _available(config: Config) -> tuple[np.ndarray, np.ndarray]:
+    """Who is there, [clients, kinds of rounds] bool, and the share of rounds of each kind."""
+    if config.availability is None:
+        return np.ones((config.clients, 1), bool), np.ones(1)
+    table = availability(config.availability, config.clients)
+    counts = np.bincount(np.arange(config.rounds) % table.shape[1], minlength=table.shape[1])
+    return table[:, counts > 0], counts[counts > 0] / config.rounds
 
 
 def make_plan(config: Config, program: Program, data: FederatedData) -> Plan:
@@ -126,20 +146,32 @@ def make_plan(config: Config, program: Program, data: FederatedData) -> Plan:
 
     Source: expected upload sum_k u_k sum_{j >= k} r_j with the clients' actual chunks; rounds
         without psi by the hypergeometric law of a cohort drawn without replacement, over the
-        binomial law of those that do not drop out. Clients are taken to be available.
+        binomial law of those that do not drop out; and over the rounds of the run, each with the
+        clients that are available in it.
     """
     chunks = assign_chunks(config)
     counts = np.bincount(chunks, minlength=config.num_partitions)
     per_client = np.array([len(index) for index in data.client_indices])
-    shares = counts / config.clients
+    there, weight = _available(config)
+    total = there.sum(0)
+    # [C, kinds of rounds]
+    by_chunk = np.stack([there[chunks == k].sum(0) for k in range(config.num_partitions)])
+    per_round = by_chunk * np.minimum(config.cohort_size, total) / np.maximum(1, total)
+    asked = per_round @ weight
+    answering = asked * (1 - config.client_failure_rate)
+    chances = [
+        _without_update(config, int(n), int(zero))
+        for n, zero in zip(total, by_chunk[0], strict=True)
+    ]
+    empty, without = weight @ np.array(chances)
     model = np.array([model_bytes(program, k) for k in range(config.num_partitions)])
     wire = np.array([wire_bytes(program, k) for k in range(config.num_partitions)])
-    asked = config.cohort_size
-    answering = asked * (1 - config.client_failure_rate)
     (up, wire_up), (down, wire_down) = (
-        number * np.array([shares @ model[:, way], shares @ wire[:, way]])
+        (number @ model[:, way], number @ wire[:, way])
         for way, number in enumerate((answering, asked))
     )
+    if program.scoring(0) is not None:
+        without = empty
     return Plan(
         data_source=data.source,
         images=len(data.labels),
@@ -156,11 +188,14 @@ def make_plan(config: Config, program: Program, data: FederatedData) -> Plan:
         .tolist(),
         partition_sizes=list(program.layout.sizes),
         hyperparameters=program.hyper.size,
+        clients_asked=float(asked.sum()),
+        clients_answering=float(answering.sum()),
         upload_model_bytes=float(up),
         download_model_bytes=float(down),
         upload_wire_bytes=float(wire_up),
         download_wire_bytes=float(wire_down),
-        upload_share=float(up / (answering * fedavg_bytes(program))),
-        no_hyper_update=_no_hyper_update(program, int(counts[0])),
+        upload_share=float(up / max(1e-9, answering.sum() * fedavg_bytes(program))),
+        empty_rounds=float(empty),
+        no_hyper_update=float(without) if program.hyper.size else None,
         rounds=config.rounds,
     )

@@ -4,17 +4,24 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from fedpart import paper
 from fedpart.compare import name_data
 from fedpart.config import Config
+from fedpart.curves import Evaluation
 from fedpart.errors import OutputError
-from fedpart.run_files import differences, find_runs, is_central, read_config, read_lines
+from fedpart.run_files import (
+    differences,
+    find_runs,
+    is_central,
+    read_config,
+    read_lines,
+)
 from fedpart.seeds import mean_and_error
 from fedpart.spelling import kebab
+from fedpart.stored import read_record, read_records
 
 
 class Finished(BaseModel):
@@ -71,12 +78,14 @@ class Run:
         summary: its numbers.
         config: its settings.
         images: validation images of its last evaluation, where known.
+        fault: why they are not known, where their file is damaged.
     """
 
     folder: Path
     summary: Finished
     config: Config | None
     images: int | None
+    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -156,25 +165,21 @@ def _read(folder: Path) -> Run | str:
         config = read_config(folder)
     except OutputError:
         config = None
-    path = folder / "summary.json"
-    if not path.is_file():
-        rounds = len(_lines(folder / "rounds.jsonl"))
-        of = f" of {config.rounds:,}" if config else ""
-        return f"not finished, {_count(rounds, 'round')}{of} done"
+    rounds, evaluations = folder / "rounds.jsonl", folder / "evaluations.jsonl"
     try:
-        summary = Finished.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        return "its summary.json is damaged or of another version"
-    lines = _lines(folder / "evaluations.jsonl")
-    return Run(folder, summary, config, lines[-1].get("num_images") if lines else None)
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """What there is: no number of the table comes from here."""
+        if not (folder / "summary.json").is_file():
+            done = len(read_lines(rounds)) if rounds.exists() else 0
+            of = f" of {config.rounds:,}" if config else ""
+            return f"not finished, {_count(done, 'round')}{of} done"
+        summary = read_record(folder / "summary.json", Finished)
+    except OutputError as error:
+        return str(error)
     try:
-        return read_lines(path)
-    except OutputError:
-        return []
+        found = read_records(evaluations, Evaluation) if evaluations.exists() else []
+    except OutputError as error:
+        # No number of the table comes from there.
+        return Run(folder, summary, config, None, str(error))
+    return Run(folder, summary, config, found[-1].num_images if found else None)
 
 
 def _key(summary: Finished) -> Key:
@@ -213,6 +218,7 @@ def _notes(key: Key, cell: Cell) -> list[str]:
         notes.append(f"seeds differ in more than the seed: {_listed(differ)}")
     if len(configs) < len(cell.runs):
         notes.append("settings unknown for want of a readable config.toml")
+    notes += [run.fault for run in cell.runs if run.fault]
     block = next((b for b in paper.BLOCKS if key.dataset in b.datasets), None)
     if block is not None and configs:
         notes += _unlike(key, configs[0], block)

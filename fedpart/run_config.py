@@ -27,11 +27,15 @@ def given_settings(run_config: Mapping[str, object]) -> dict[str, object]:
     Raises:
         ConfigError: ``config`` names no settings file of the bundle, or an unreadable one.
     """
-    values = {key: value for key, value in run_config.items() if value != ""}
-    # Not a setting: what is done with them.
-    values.pop("resume", None)
-    name = values.pop("config", None)
-    return values if name is None else load_toml(_bundled(str(name))) | values
+    values, name = typed_settings(run_config), run_config.get("config", "")
+    return values if name == "" else load_toml(_bundled(str(name))) | values
+
+
+def typed_settings(run_config: Mapping[str, object]) -> dict[str, object]:
+    """TOML keys and values that the user has typed, without those of the file."""
+    # Not settings: where they come from, and what is done with them.
+    others = ("config", "resume")
+    return {key: v for key, v in run_config.items() if v != "" and key not in others}
 
 
 def is_resumed(run_config: Mapping[str, object]) -> bool:

@@ -118,7 +118,7 @@ def read_config(path: Path) -> Config:
     try:
         return make_config(load_toml(path / "config.toml"))
     except ConfigError as error:
-        raise OutputError(f"{path} cannot be read: {error}") from None
+        raise OutputError(f"{path / 'config.toml'} cannot be used: {error}") from None
 
 
 def is_central(path: Path) -> bool:
@@ -244,11 +244,19 @@ def read_lines(path: Path, count: int | None = None) -> list[dict[str, Any]]:
     return [_parse(path, number, line) for number, line in enumerate(lines[:-1][:count], 1)]
 
 
+def damaged(path: Path, line: int | None = None, what: str = "") -> OutputError:
+    """The sentence that names a file, the line, and what is wrong there as far as it is known."""
+    where = "" if line is None else f" in line {line}"
+    return OutputError(
+        f"{path} is damaged{where}{what and f' ({what})'}: put it back from a copy, or start anew"
+    )
+
+
 def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except ValueError:  # no JSON, or no UTF-8
         value = None
     if not isinstance(value, dict):
-        raise OutputError(f"{path} is damaged in line {number}: restore it or start anew")
+        raise damaged(path, number)
     return value

@@ -1,5 +1,6 @@
 """A run's folder: settings, records, checkpoints, pictures; and the evaluations they hold."""
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +8,7 @@ from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from fedpart import checkpoint, machine
 from fedpart.accounting import (
@@ -18,7 +19,7 @@ from fedpart.accounting import (
     run_info,
     summary_record,
 )
-from fedpart.checkpoint import write_atomic, writing
+from fedpart.checkpoint import write_anyhow, write_atomic, writing
 from fedpart.client import ClientReply
 from fedpart.cohort import Failure
 from fedpart.data import FederatedData
@@ -30,10 +31,12 @@ from fedpart.model_file import starting_state, write_model
 from fedpart.origin import Origin, origin_of
 from fedpart.program import Program
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo, Summary
-from fedpart.run_files import check_free, ended_well, lock_run, new_folder, now, read_lines
+from fedpart.run_files import check_free, ended_well, lock_run, new_folder, now
 from fedpart.server import ServerState
+from fedpart.stored import read_record, read_records
 
 # A round that has ended, and the evaluations that have come in: of this round or before it.
+Writer = Callable[[Path, bytes], None]
 OnRound = Callable[[RoundRecord, Sequence[EvaluationRecord]], None]
 
 
@@ -139,7 +142,8 @@ class RunFolder:
             )
         if self._totals(done) != extra["bytes"]:
             raise OutputError(
-                f"{self.path}: bytes recorded are not those of the checkpoint: start the run anew"
+                f"{self.path / 'rounds.jsonl'}: bytes recorded are not those of the checkpoint: "
+                "start the run anew"
             )
         for name, records in (("rounds", self.rounds), ("evaluations", self.evaluations)):
             file = self.path / f"{name}.jsonl"
@@ -174,21 +178,14 @@ class RunFolder:
         expected = [r for r in self._evaluator.rounds if r <= done]
         if pending is not None:
             expected.remove(pending.round)
-        try:
-            lines = read_lines(self.path / "rounds.jsonl", done)
-            self.rounds = [RoundRecord(**line).brief() for line in lines]
-            lines = read_lines(self.path / "evaluations.jsonl", len(expected))
-            self.evaluations = [EvaluationRecord(**line) for line in lines]
-            info = RunInfo.model_validate_json((self.path / "run.json").read_bytes())
-        except (OSError, ValidationError, TypeError):
-            names = "rounds.jsonl, evaluations.jsonl or run.json"
-            raise OutputError(
-                f"{names} in {self.path} is damaged: put it back from a copy, or start the run anew"
-            ) from None
-        rounds = [r.round for r in self.rounds]
-        if rounds != list(range(1, done + 1)) or expected != [e.round for e in self.evaluations]:
-            raise OutputError(f"{self.path} lacks records up to round {done}: start the run anew")
-        return info
+        rounds, evaluations = self.path / "rounds.jsonl", self.path / "evaluations.jsonl"
+        self.rounds = [record.brief() for record in read_records(rounds, RoundRecord, done)]
+        self.evaluations = read_records(evaluations, EvaluationRecord, len(expected))
+        whole = [r.round for r in self.rounds] == list(range(1, done + 1))
+        if not whole or [e.round for e in self.evaluations] != expected:
+            file = evaluations if whole else rounds
+            raise OutputError(f"{file} lacks records up to round {done}: start the run anew")
+        return read_record(self.path / "run.json", RunInfo)
 
     def after_round(
         self,
@@ -288,11 +285,13 @@ class RunFolder:
         try:
             if self._info is None or self._state is None:
                 return None
-            if self._saved != self._state.server_round:
-                self._save()
+            # Where the disk is full, the old checkpoint stays.
+            with contextlib.suppress(OutputError):
+                if self._saved != self._state.server_round:
+                    self._save()
             update = {"ended": now(), "exit": reason, "exit_code": exit_code}
-            self._write("run.json", self._info.model_copy(update=update))
-            return self._state.server_round
+            self._write("run.json", self._info.model_copy(update=update), write_anyhow)
+            return max(0, self._saved)
         finally:
             if self._lock is not None:
                 os.close(self._lock)
@@ -342,8 +341,8 @@ class RunFolder:
         last = self.rounds[done - 1] if done else None
         return {name: getattr(last, f"cumulative_{name}", 0) for name in BYTES}
 
-    def _write(self, name: str, record: BaseModel) -> None:
-        write_atomic(self.path / name, (record.model_dump_json(indent=2) + "\n").encode())
+    def _write(self, name: str, record: BaseModel, write: Writer = write_atomic) -> None:
+        write(self.path / name, (record.model_dump_json(indent=2) + "\n").encode())
 
     def _append(self, name: str, record: BaseModel) -> None:
         with writing(self.path / name), (self.path / name).open("a", encoding="utf-8") as file:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
 from fedpart.config import Config
 from fedpart.errors import OutputError
 from fedpart.records import Summary
@@ -25,6 +23,7 @@ from fedpart.run_files import (
     new_folder,
     read_config,
 )
+from fedpart.stored import read_record
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ def seed_runs(parent: Path, config: Config) -> Iterator[SeedRun]:
             continue
         _check_settings(parent, folder, one)
         if ended_well(folder):
-            yield SeedRun(one, "finished", _summary(folder))
+            yield SeedRun(one, "finished", read_record(folder / "summary.json", Summary))
         else:
             yield SeedRun(one, "begun")
 
@@ -134,10 +133,3 @@ def _check_settings(parent: Path, folder: Path, config: Config) -> None:
         )
     if theirs.seed != config.seed:
         raise OutputError(f"{folder} holds seed {theirs.seed}: move it to a folder of that name")
-
-
-def _summary(folder: Path) -> Summary:
-    try:
-        return Summary.model_validate_json((folder / "summary.json").read_bytes())
-    except (OSError, ValidationError):
-        raise OutputError(f"{folder / 'summary.json'} is damaged: start the seed anew") from None

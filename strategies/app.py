@@ -15,11 +15,12 @@ from fedpart.arguments import with_data_dir
 from fedpart.config import Config, make_config
 from fedpart.data import load_federated
 from fedpart.errors import ConfigError, FedpartError, OutputError
+from fedpart.idle import idle_settings
 from fedpart.model_file import starting_state
 from fedpart.plan import check_chunks
 from fedpart.program import Program, program_for
 from fedpart.records import EvaluationRecord, RoundRecord
-from fedpart.run_config import given_settings, is_resumed
+from fedpart.run_config import given_settings, is_resumed, typed_settings
 from fedpart.run_files import check_free, check_packages, choose_folder
 from fedpart.run_folder import RunFolder
 from fedpart.runtime import prepare_process
@@ -98,6 +99,8 @@ def main(grid: Grid, context: Context) -> None:
     folder = RunFolder(choose_folder(config), program, data, report, evaluate_beside=True)
     if not resume:
         check_free(folder.path)
+    if idle := idle_settings(config, typed_settings(context.run_config), nodes=True):
+        logger.warning(idle)
     logger.info("data: %s", data.source)
     strategy = PartitionedStrategy(program, state, folder, _JOIN_SECONDS)
     # Before any file is written: too few nodes is the mistake that is easiest to make.

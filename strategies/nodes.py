@@ -34,6 +34,8 @@ class Roster:
         self._identities: dict[int, int] = {}
         # Nodes that run other code, and how many there are to be, as far as they were told.
         self._foreign: set[int] = set()
+        # Nodes of which it was said that they claim to be a client that another one is.
+        self._doubles: set[int] = set()
         self._announced = 0
         # Who was connected last, where nobody needs to be asked again.
         self._known: Iterable[int] | None = None
@@ -50,6 +52,7 @@ class Roster:
             return
         present = set(connected)
         self._foreign &= present
+        self._doubles &= present
         unknown = sorted(present - self._identities.keys() - self._foreign)
         if not unknown and self._identities.keys() <= present:
             return
@@ -64,10 +67,19 @@ class Roster:
                 self._learn(reply)
         settled = present == self._identities.keys() | self._foreign
         self._known = copy.copy(connected) if settled else None
+        # Who is believed already stays; of two that come together, the lower number.
+        held = {c: n for c, n in self.nodes.items() if self._identities.get(n) == c}
         self.nodes = {}
         for node, client_id in sorted(self._identities.items()):
-            # Of two that claim to be one client, the lower number is believed, in every round.
-            self.nodes.setdefault(client_id, node)
+            first = held.get(client_id, self.nodes.get(client_id, node))
+            self.nodes[client_id] = first
+            if first != node and node not in self._doubles:
+                self._doubles.add(node)
+                logger.warning(
+                    "nodes %d and %d both say that they are client %d (partition-id), and only %d "
+                    "takes part: give each device a number of its own",
+                    *(first, node, client_id, first),
+                )
 
     def _learn(self, reply: Message) -> None:
         node = reply.metadata.src_node_id

@@ -110,7 +110,7 @@ class Group:
                 process.wait()
 
     def close(self) -> None:
-        """Ask everybody to end, wait for it, then kill whatever is left."""
+        """Ask everybody to end, wait for it, kill whatever is left, and wait until it is gone."""
         os.killpg(self._reaper.pid, signal.SIGTERM)
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and not self._ended():
@@ -120,9 +120,32 @@ class Group:
             process.wait()
         self._running.clear()
         self._reaper.communicate()
+        # What they have started is no child of this process, and takes a moment to go.
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline and _lives(self._reaper.pid):
+            time.sleep(0.02)
 
     def _ended(self) -> bool:
         return not self.busy() and all(p.poll() is not None for p in self._running.values())
+
+
+def _lives(group: int) -> bool:
+    """Whether a process of the group has not ended; one that nobody has waited for has."""
+    try:
+        os.killpg(group, 0)
+    except OSError:
+        return False
+    states = [_state(place) for place in Path("/proc").glob("[0-9]*")]
+    # Without /proc, the system's word counts.
+    return not states or any(number == group and state not in "ZX" for state, number in states)
+
+
+def _state(place: Path) -> tuple[str, int]:
+    try:
+        state, _, number = (place / "stat").read_text().rpartition(")")[2].split()[:3]
+    except (OSError, ValueError):  # it has gone meanwhile
+        return "X", 0
+    return state, int(number)
 
 
 def _in_group(number: int) -> dict[str, Any]:

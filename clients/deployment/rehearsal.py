@@ -1,11 +1,13 @@
 """``sim.py deploy --local N``: the whole deployment on one machine, and nothing left behind."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from shlex import quote
+from signal import SIGINT
 from typing import TYPE_CHECKING
 
 from clients.deployment.flower import Deployment
@@ -14,10 +16,18 @@ from clients.deployment.watch import Watch, records_behind
 from fedpart.arguments import parse_deploy, resumed_config
 from fedpart.config import Config, make_config
 from fedpart.errors import ClientFailure, ConfigError, FedpartError, OutputError
+from fedpart.idle import idle_settings
 from fedpart.interrupts import INTERRUPTS
 from fedpart.progress import Progress
 from fedpart.records import Summary
-from fedpart.run_files import DEPLOYMENT, check_free, choose_folder, ended_well, read_config
+from fedpart.run_files import (
+    DEPLOYMENT,
+    check_free,
+    choose_folder,
+    ended_well,
+    read_config,
+)
+from fedpart.stored import read_record
 
 if TYPE_CHECKING:
     from fedpart.data import FederatedData
@@ -33,14 +43,14 @@ Prepare = Callable[[Config], "FederatedData"]
 
 def deploy(
     argv: list[str],
-    progress_of: Callable[[Config], AbstractContextManager[Progress]],
+    progress_of: Callable[[Config, str], AbstractContextManager[Progress]],
     prepare: Prepare,
 ) -> None:
     """Run the command.
 
     Args:
         argv: words behind ``deploy``.
-        progress_of: shows the run.
+        progress_of: shows the run, and first what is amiss with its settings, if anything.
         prepare: finds out whether settings, data and model can be used.
 
     Raises:
@@ -55,7 +65,12 @@ def deploy(
     else:
         config = rehearsed(request.values, nodes)
         config = config.model_copy(update={"out": str(choose_folder(config).resolve())})
-    if config.clients > nodes:
+    if request.resume is not None and config.clients != nodes:
+        raise ConfigError(
+            f"{request.resume} is a run of {config.clients} clients, but --local starts {nodes} "
+            "nodes, one for each: leave --local out"
+        )
+    if config.clients != nodes:
         raise ConfigError(
             f"clients is {config.clients}, but --local starts {nodes} nodes, one for each: use "
             f"--local {config.clients}, or clients {nodes}"
@@ -67,7 +82,7 @@ def deploy(
             f"{_APP} has no pyproject.toml, which tells Flower what to send to nodes: run deploy "
             "from a checkout"
         )
-    with progress_of(config) as progress:
+    with progress_of(config, idle_settings(config, request.typed, nodes=True)) as progress:
         progress.begin(config)
         with INTERRUPTS.working():
             _rehearse(config, nodes, request.resume is not None, progress, prepare)
@@ -119,12 +134,20 @@ def _rehearse(
             settings["chunks"] = ",".join(map(repr, config.chunks))
             run = deployment.run(**settings, resume=resume or None)
             _follow(deployment, run, watch, progress)
-        summary = Summary.model_validate_json((out / "summary.json").read_bytes())
-        progress.end(summary, out)
+        progress.end(read_record(out / "summary.json", Summary), out)
     except BaseException as error:
         with INTERRUPTS.ending():
             progress.close()
             if watch.begun:
+                stopped = not isinstance(error, Exception)
+                code = getattr(error, "exit_code", 1)
+                reason = str(error) if isinstance(error, FedpartError) else repr(error)
+                if stopped:
+                    code = 128 + (INTERRUPTS.seen or SIGINT)
+                    reason = INTERRUPTS.word
+                # A full disk, say: the first error is the one to show.
+                with contextlib.suppress(OutputError):
+                    watch.close(reason, code, sure=stopped)
                 done = len(records_behind(out))
                 command = f"python sim.py deploy --resume {quote(str(out))}"
                 sys.stderr.write(f"stopped after round {done}; go on with: {command}\n")

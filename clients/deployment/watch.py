@@ -7,7 +7,8 @@ from pathlib import Path
 from fedpart.config import Config
 from fedpart.errors import OutputError
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo
-from fedpart.run_files import lock_run, read_lines
+from fedpart.run_files import lock_run, now
+from fedpart.stored import read_records
 
 Observed = tuple[RoundRecord, list[EvaluationRecord]]
 
@@ -44,21 +45,40 @@ class Watch:
         """What ``run.json`` says; replaced as a whole, so never half-written."""
         return RunInfo.model_validate_json(self._content())
 
+    def close(self, reason: str, exit_code: int, sure: bool) -> None:
+        """Say in ``run.json`` how the run ended, once no process works on it any more.
+
+        Args:
+            reason: as ``RunInfo.exit``.
+            exit_code: of this process.
+            sure: also where the server's process says something else, such as ``terminated``
+                because it was stopped with all others; a run that is complete stays so.
+        Raises:
+            OutputError: see ``write_anyhow``.
+        """
+        from fedpart.checkpoint import write_anyhow
+
+        info = self.info()
+        if info.exit != "ok" and (sure or info.exit is None):
+            update = {"ended": now(), "exit": reason, "exit_code": exit_code}
+            text = info.model_copy(update=update).model_dump_json(indent=2)
+            write_anyhow(self.path / "run.json", f"{text}\n".encode())
+
     def rounds(self) -> Iterator[Observed]:
         """Rounds that have come since the last call, each with its evaluation, if it has one."""
         # The last file that a new run makes.
         if not self.begun or not (self.path / "checkpoint.pt").exists():
             return
-        evaluations = {e["round"]: e for e in read_lines(self.path / "evaluations.jsonl")}
+        found = read_records(self.path / "evaluations.jsonl", EvaluationRecord)
+        evaluations = {record.round: record for record in found}
         every, last = self._config.eval_every, self._config.rounds
-        for line in read_lines(self.path / "rounds.jsonl")[self._shown :]:
-            record = RoundRecord(**line)
+        for record in read_records(self.path / "rounds.jsonl", RoundRecord)[self._shown :]:
             evaluated = record.round % every == 0 or record.round == last
             if evaluated and record.round not in evaluations:
                 # On its way: the server evaluates beside the rounds that follow.
                 return
             self._shown += 1
-            yield record, [EvaluationRecord(**evaluations[record.round])] if evaluated else []
+            yield record, [evaluations[record.round]] if evaluated else []
 
     def _content(self) -> bytes:
         try:
@@ -78,4 +98,4 @@ def records_behind(path: Path) -> list[RoundBrief]:
     from fedpart.checkpoint import load
 
     done = load(path / "checkpoint.pt")[0].server_round
-    return [RoundRecord(**line).brief() for line in read_lines(path / "rounds.jsonl", done)]
+    return [record.brief() for record in read_records(path / "rounds.jsonl", RoundRecord, done)]

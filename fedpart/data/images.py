@@ -1,18 +1,20 @@
 """Images of any kind as they come: from image folders, or from a user's own function."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from fedpart.data.cache import cached, listing_key
 from fedpart.data.readers import class_labels, image_files, read_images
-from fedpart.errors import DataError
-from fedpart.plugins import call_own
+from fedpart.errors import ConfigError, DataError
+from fedpart.plugins import call_own, users_code
 
 # Part of every key: a change of what is stored must not meet old entries.
 FORMAT = "1"
+# Name of an array of one number: files of an image folder that are no images.
+OTHERS = "others"
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,15 +48,26 @@ def own_images(spec: str, data_dir: str | None) -> Images:
     """What ``module:function`` returns when called with ``data_dir``.
 
     Raises:
-        ConfigError: it cannot be imported, or raises.
-        DataError: it returns something else, or images and labels that do not fit.
+        DataError: it cannot be imported, raises, or returns something else, or images and labels
+            that do not fit.
     """
-    found = call_own("dataset", spec, data_dir=data_dir)
+    try:
+        found = call_own("dataset", spec, data_dir=data_dir)
+        with users_code("dataset", spec):
+            if isinstance(found, Images):
+                # Arrays will do.
+                mean, std = (tuple(float(v) for v in some) for some in (found.mean, found.std))
+                found = replace(found, mean=mean, std=std)
+    except ConfigError as error:
+        # One code for whatever is wrong with it: what it raises is about data more often than not.
+        raise DataError(str(error)) from error
     if not isinstance(found, Images):
         raise DataError(
             f"dataset {spec!r} returned {type(found).__name__}, not a fedpart.data.Images"
         )
     _check(f"dataset {spec!r}", found.images, found.labels, found.num_classes)
+    if (found.test_images is None) != (found.test_labels is None):
+        raise DataError(f"dataset {spec!r} has test images or labels without the other; give both")
     if found.test_images is not None and found.test_labels is not None:
         _check(f"test set of {spec!r}", found.test_images, found.test_labels, found.num_classes)
         if found.test_images.shape[1:] != found.images.shape[1:]:
@@ -64,10 +77,16 @@ def own_images(spec: str, data_dir: str | None) -> Images:
     for name, values in (("mean", found.mean), ("std", found.std)):
         if values and len(values) != channels:
             raise DataError(f"dataset {spec!r} has {len(values)} {name} values, not {channels}")
+    if not all(value > 0 for value in found.std):
+        raise DataError(f"dataset {spec!r} has std {found.std}; each must be above 0")
     return found
 
 
 def _check(what: str, images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
+    for name, array in (("images", images), ("labels", labels)):
+        if not isinstance(array, np.ndarray):
+            kind = type(array).__name__
+            raise DataError(f"{what} has {name} of type {kind}; they must be a NumPy array")
     if images.ndim != 4 or images.dtype != np.uint8:
         raise DataError(
             f"{what} has images of type {images.dtype} and shape {images.shape}; they must be "
@@ -86,10 +105,14 @@ def _check(what: str, images: np.ndarray, labels: np.ndarray, num_classes: int) 
 
 
 def counted(arrays: Mapping[str, np.ndarray], kind: str, where: str) -> str:
-    """``1,250 training and 200 test images from ...``."""
+    """``1,250 training and 200 test images from ...``, and how many files there are no images."""
     test = arrays.get("test_labels")
     tests = 0 if test is None else len(test)
-    return f"{len(arrays['train_labels']):,} training and {tests:,} test {kind} {where}"
+    text = f"{len(arrays['train_labels']):,} training and {tests:,} test {kind} {where}"
+    others = int(arrays[OTHERS][0]) if OTHERS in arrays else 0
+    if others:
+        text += f"; left out, by their ending: {others:,} other file{'' if others == 1 else 's'}"
+    return text
 
 
 def part_arrays(
@@ -121,9 +144,10 @@ def folder_arrays(
     Raises:
         DataError: a folder that cannot be listed, too many classes, or one without images.
     """
-    files = {"train": image_files(place / "train")}
-    if (place / "test").is_dir():
-        files["test"] = image_files(place / "test")
+    parts = ["train", *(["test"] if (place / "test").is_dir() else [])]
+    listed = {part: image_files(place / part) for part in parts}
+    files = {part: images for part, (images, _) in listed.items()}
+    others = [file for _, some in listed.values() for file in some]
     # Classes of both parts together, so that a label means the same in each.
     names = sorted({name for part in files.values() for name in part})
     labels = class_labels(names, num_classes, place)
@@ -135,7 +159,7 @@ def folder_arrays(
                 )
 
     def build() -> dict[str, np.ndarray]:
-        arrays: dict[str, np.ndarray] = {}
+        arrays = {OTHERS: np.array([len(others)])}
         for part, members in files.items():
             images, values = read_images(members, labels, shape, colour)
             arrays |= part_arrays(part, images, values, f"{place / part}/<class>")
@@ -143,7 +167,7 @@ def folder_arrays(
 
     def key() -> str:
         every = [file for part in files.values() for members in part.values() for file in members]
-        return listing_key(every, FORMAT, str(place.resolve()), *files)
+        return listing_key(every + others, FORMAT, str(place.resolve()), *files)
 
     return key, build
 

@@ -2,16 +2,20 @@
 
 import gzip
 import math
+import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 from PIL import Image
 
 from fedpart.errors import DataError
 
+# Those of torchvision's ImageFolder, and GIF.
 IMAGE_SUFFIXES = frozenset(
-    {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff"}
+    {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp"}
 )
 _PIXELS = frozenset({"1", "L", "LA", "P", "RGB", "RGBA"})
 _GREY = frozenset({"1", "L", "LA"})
@@ -106,26 +110,36 @@ def check_labels(labels: np.ndarray, num_images: int, num_classes: int, where: P
     return labels.astype(np.int64)
 
 
-def image_files(folder: Path) -> dict[str, list[Path]]:
-    """Class name -> its image files, both in alphabetical order; hidden ones left out.
+def image_files(folder: Path) -> tuple[dict[str, list[Path]], list[Path]]:
+    """What is in a folder with one sub-folder a class, hidden names apart.
 
+    Returns:
+        class name -> its image files at any depth, both in alphabetical order, as torchvision's
+        ``ImageFolder`` has them; and all other files, which it passes over without a word.
     Raises:
         DataError: a folder that cannot be listed.
     """
     try:
-        classes = sorted(
-            entry for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != "."
-        )
-        return {
-            one.name: sorted(
-                file
-                for file in one.iterdir()
-                if file.name[0] != "." and file.suffix.lower() in IMAGE_SUFFIXES
-            )
-            for one in classes
-        }
+        entries = sorted(entry for entry in folder.iterdir() if entry.name[0] != ".")
+        below = {entry.name: sorted(_files_below(entry)) for entry in entries if entry.is_dir()}
     except OSError as error:
         raise DataError(f"cannot list {folder}: {error.strerror}; check the folder") from None
+    images = {
+        name: [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
+        for name, files in below.items()
+    }
+    others = {file for files in below.values() for file in files}
+    others.difference_update(file for files in images.values() for file in files)
+    return images, sorted(others) + [entry for entry in entries if not entry.is_dir()]
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    def fail(error: OSError) -> NoReturn:
+        raise error
+
+    for place, folders, names in os.walk(folder, onerror=fail):
+        folders[:] = [name for name in folders if name[0] != "."]
+        yield from (Path(place, name) for name in names if name[0] != ".")
 
 
 def class_labels(names: list[str], num_classes: int, where: Path) -> dict[str, int]:

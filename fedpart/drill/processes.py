@@ -59,6 +59,8 @@ def killed_and_full(place: Place) -> Happened:
     code, errors = place.run("--resume", str(folder), limit=len(before) // 2)
     told = code == 4 and "cannot write" in errors and "checkpoint.pt" in errors
     kept = (folder / "checkpoint.pt").read_bytes() == before
+    exit_code = json.loads((folder / "run.json").read_bytes())["exit_code"]
+    told = told and "stopped after round" in errors and exit_code == 4
     if not (told and kept) or (folder / "summary.json").exists():
         return f"full disk: exit {code}, checkpoint {'kept' if kept else 'LOST'}", False
     code, errors = place.run("--resume", str(folder))

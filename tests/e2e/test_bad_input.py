@@ -64,6 +64,23 @@ def test_a_setting_that_cannot_be_used(sim, home, words, value, limit):
     assert list(home.iterdir()) == []
 
 
+def test_settings_of_no_use_are_a_warning_in_every_command(sim, home):
+    """One line, wherever the run itself gets to."""
+    words = ("--workers", "4", "--backend", "inline")
+    line = "warning: of no use: workers 4 (backend is inline)\n"
+    code, out, err = sim(*TINY, "--workers", "4", "--dry-run", "--json")
+    assert (code, err) == (0, line)
+    json.loads(out)
+    code, _, err = sim(*TINY, "--workers", "4", "--json", "--out", "run")
+    assert (code, err) == (0, line)
+    code, _, err = sim("--resume", "run", "--workers", "4", "--json")
+    assert (code, err.startswith(line)) == (4, True)
+    code, _, err = sim("split", "--clients", "10", "--train-size", "100", *words)
+    assert (code, "of no use: workers 4" in err) == (0, True)
+    code, out, _ = sim("deploy", "--local", "2", *words, "--train-size", "900000")
+    assert (code, "of no use: backend inline" in out) == (3, True)
+
+
 def test_an_unknown_key_in_a_settings_file(sim, home):
     (home / "x.toml").write_text("cleints = 10\n")
     code, _, err = sim("--config", "x.toml")

@@ -1,6 +1,7 @@
 """``sim.py deploy --local N``: killed nodes, a killed SuperLink, Ctrl-C; nothing stays behind."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from processes import Process, outcome
 from started import MARK, alive, wait_until
 
 from fedpart import algorithm, checkpoint, side_by_side
+from fedpart.config import make_config
 from fedpart.data import load_federated
 from fedpart.model_file import starting_state
 from fedpart.program import build_program
@@ -162,11 +164,44 @@ def test_a_run_goes_on_after_its_superlink_was_killed(home, mark, sim):
     assert "is finished" in errors
 
 
+def test_a_run_is_taken_up_with_as_many_nodes_as_it_has_clients(sim, home):
+    (home / "run").mkdir()
+    config = make_config({"clients": 3, "clients-per-round": 3})
+    (home / "run" / "config.toml").write_text(config.to_toml())
+    code, _, errors = sim("deploy", "--local", "5", "--resume", "run")
+    assert code == 2
+    assert "run is a run of 3 clients, but --local starts 5 nodes" in errors
+
+
+def test_one_that_is_stopped_in_its_first_round_says_so(home, mark):
+    """All is gone when the command returns, and ``run.json`` tells as that of a simulation does."""
+    out = home / "run"
+    process = Process(out, "deploy", "--local", "2", *SIZE, "--rounds", "3", "--out", str(out))
+    assert process.wait_for_records()
+    process.signal(signal.SIGINT)
+    code, _, errors = process.end(120)
+    assert alive(mark) == {}
+    assert code == 130
+    assert f"go on with: python sim.py deploy --resume {out}" in errors
+    info = json.loads((out / "run.json").read_text())
+    assert (info["exit"], info["exit_code"]) == ("interrupted", 130)
+    assert info["ended"] is not None
+
+
 def test_settings_that_no_rehearsal_can_have_are_refused(sim, home):
     cases = {
         ("deploy",): "deploy needs --local N",
         ("deploy", "--local", "0"): "--local is 0; it must be at least 1",
         ("deploy", "--local", "3", "--clients", "5"): "use --local 5, or clients 3",
+        (
+            "deploy",
+            "--local",
+            "5",
+            "--clients",
+            "3",
+            "--clients-per-round",
+            "3",
+        ): "use --local 3, or clients 5",
         ("deploy", "--local", "3", "--seeds", "2"): "a rehearsal has one",
         ("deploy", "--local", "3", "--dry-run"): "leave --dry-run out",
         ("deploy", "--local", "3", "--round", "3"): "did you mean '--rounds'",

@@ -86,6 +86,50 @@ def test_an_augmentation_and_a_hyperparameter_of_ones_own_are_learned(readme, co
             "    return Images(np.zeros((9, 1, 28, 28), np.uint8), np.full(9, 10))\n",
             "has labels 10 to 10; they must be 0 to 9",
         ),
+        (
+            "dataset",
+            "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
+            "    x, y = np.zeros((9, 1, 28, 28), np.uint8), np.zeros(9, int)\n"
+            "    return Images(x.tolist(), y)\n",
+            "images of type list; they must be a NumPy array",
+        ),
+        (
+            "dataset",
+            "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
+            "    x, y = np.zeros((9, 1, 28, 28), np.uint8), np.zeros(9, int)\n"
+            "    return Images(x, list(y))\n",
+            "labels of type list",
+        ),
+        (
+            "dataset",
+            "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
+            "    x, y = np.zeros((9, 1, 28, 28), np.uint8), np.zeros(9, int)\n"
+            "    return Images(x, y, x)\n",
+            "test images or labels without the other",
+        ),
+        (
+            "dataset",
+            "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
+            "    x, y = np.zeros((9, 1, 28, 28), np.uint8), np.zeros(9, int)\n"
+            "    return Images(x, y, mean=(0.0,), std=(0.0,))\n",
+            "std (0.0,); each must be above 0",
+        ),
+        (
+            "dataset",
+            "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
+            "    x, y = np.zeros((9, 1, 28, 28), np.uint8), np.zeros(9, int)\n"
+            "    return Images(x, y, mean=np.zeros(2), std=np.ones(2))\n",
+            "has 2 mean values, not 1",
+        ),
+        (
+            "dataset",
+            "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
+            "    x, y = np.zeros((9, 1, 28, 28), np.uint8), np.zeros(9, int)\n"
+            "    return Images(x, y, mean=0.5)\n",
+            "'float' object is not iterable",
+        ),
+        ("dataset", "import no_such_module\n", "No module named 'no_such_module'"),
+        ("dataset", "other = 3\n", "has no attribute 'own'"),
         ("augmentation", "class own:\n    def __init__(self, start):\n        pass\n", "initial"),
         (
             "augmentation",
@@ -99,10 +143,11 @@ def test_an_augmentation_and_a_hyperparameter_of_ones_own_are_learned(readme, co
     ],
 )
 def test_what_cannot_be_used_gets_one_sentence_before_the_run(sim, home, name, text, sentence):
+    """Its code is one for all that can be wrong with a data set, and one for the rest."""
     module = f"wrong_{abs(hash(text))}"
     (home / f"{module}.py").write_text(text)
     code, _, err = sim(f"--{name}", f"{module}:own", "--out", "runs/wrong", "--clients", "20", *FEW)
-    assert code in (2, 3)
+    assert code == {"dataset": 3, "augmentation": 2}[name]
     assert sentence in err
     assert err.startswith("error: ")
     assert len(err.splitlines()) == 1 or err.splitlines()[-1].startswith("error: ")

@@ -13,7 +13,7 @@ import time
 from fcntl import ioctl
 
 import pytest
-from command_line import SIM
+from command_line import SIM, TINY
 from processes import RUN, Process, begin, measure, outcome
 
 from fedpart.run_files import ended_well
@@ -22,6 +22,7 @@ SEED = 0
 # When: while it loads its packages, while rounds go on, and while the last files are written.
 INSTANTS = ("start", "rounds", "end") * 6 + ("start", "rounds")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 def wait(process: Process, when: str, rng: random.Random, loading: float) -> bool:
@@ -67,11 +68,11 @@ def test_twenty_signals_cost_nothing(home, sim, wide_model):
         code, _, err, seconds = process.interrupt(sent)
         assert seconds < 10
         assert not process.left_behind()
-        assert_quiet(err, folder)
         if not folder.exists():
             assert {p.name for p in home.iterdir()} == before
-            assert code == 128 + sent
+            assert (code, err) == (128 + sent, f"{WORDS[sent]}\n")
             continue
+        assert_one_line(err, folder)
         begun.add(folder)
         # A run that had just ended is complete, whatever came then.
         assert code == 128 + sent or (code == 0 and ended_well(folder))
@@ -84,13 +85,55 @@ def test_twenty_signals_cost_nothing(home, sim, wide_model):
         assert outcome(folder) == expected
 
 
-def assert_quiet(err: str, folder) -> None:
-    """At most the one line that says how to go on."""
+def assert_one_line(err: str, folder) -> None:
+    """The one that says how to go on; none where all was done, or as good as."""
     lines = err.splitlines()
     assert len(lines) <= 1, err
     for line in lines:
-        assert line.startswith("stopped after round ")
-        assert line.endswith(f"; go on with: python sim.py --resume {folder}")
+        assert line.startswith(("stopped after round ", *WORDS.values()))
+        assert ended_well(folder) or line.endswith(f"; go on with: python sim.py --resume {folder}")
+
+
+@pytest.mark.parametrize("sent", SIGNALS)
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*RUN, "--out", "new"),
+        (*RUN, "--dry-run"),
+        ("split", "--clients", "10", "--train-size", "60"),
+        ("table", "."),
+        ("compare", "."),
+        ("drill",),
+        ("central", "--experiment", "mask-learning", "--out", "new"),
+        ("deploy", "--local", "2", "--train-size", "60", "--out", "new"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_command_says_that_it_was_stopped(home, wide_model, words, sent):
+    """As it starts, before there is anything to go on with: one line, its code, and no file."""
+    process = Process(home / "new", *words)
+    assert process.wait_for_handlers()
+    code, _, err, _ = process.interrupt(sent)
+    assert (code, err) == (128 + sent, f"{WORDS[sent]}\n")
+    assert not (home / "new").exists()
+    assert not process.left_behind()
+
+
+def test_between_two_seeds_it_is_the_parent_that_goes_on(sim, home, monkeypatch):
+    """A signal that comes before the second seed's folder is there."""
+    whole = sys.modules["sim"]._one_run
+
+    def second_is_stopped(config, *rest, **more):
+        if config.seed:
+            raise KeyboardInterrupt
+        return whole(config, *rest, **more)
+
+    monkeypatch.setattr("sim._one_run", second_is_stopped)
+    code, _, err = sim(*TINY, "--seeds", "2", "--out", "both")
+    line = "interrupted; go on with: python sim.py --resume both\n"
+    assert (code, err) == (130, line)
+    monkeypatch.undo()
+    assert ended_well(home / "both" / "seed-0")
 
 
 def test_ctrl_c_in_a_terminal_leaves_it_as_it_was(home, wide_model):

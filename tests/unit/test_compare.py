@@ -1,9 +1,10 @@
 import csv
+import json
 import shutil
 from pathlib import Path
 
 import pytest
-from made_runs import make_run
+from made_runs import make_run, write_lines
 
 from fedpart.compare import compare, labels
 from fedpart.errors import ConfigError, OutputError
@@ -205,6 +206,31 @@ def test_committed_results_suffice(tmp_path):
     assert "88.70 ± 0.51" in text
     assert "363 ± 19" in text
     assert "best 78.41 %" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("rounds", {"upload_model_bytes": None}),
+        ("rounds", {"clients": [{"chunk": -1, "upload_model_bytes": 1}]}),
+        ("rounds", {"round": 3}),
+        ("rounds", {"hyper_readable": {}}),
+        ("evaluations", {"val_accuracy": "high"}),
+        ("evaluations", {"round": 2}),
+    ],
+)
+def test_a_line_that_is_json_but_no_record_is_named(tmp_path, name, change):
+    """The second of four, whatever is wrong with it."""
+    path = make_run(tmp_path / "a", accuracies=(0.1, 0.2, 0.3, 0.4)) / f"{name}.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[1] |= change
+    write_lines(path, lines)
+    with pytest.raises(OutputError, match=rf"{path} is damaged in line 2 \("):
+        compare([tmp_path], tmp_path / "x.png")
+    lines[1] = {}
+    write_lines(path, lines)
+    with pytest.raises(OutputError, match=rf"{path} is damaged in line 2 \("):
+        compare([tmp_path], tmp_path / "x.png")
 
 
 def test_a_line_that_a_crash_cut_is_left_out_and_a_damaged_one_refused(tmp_path):

@@ -209,6 +209,38 @@ def test_image_folder(pictures, digits):
     assert isinstance(again.images.base, np.memmap) or isinstance(again.images, np.memmap)
 
 
+def test_an_image_folder_is_read_as_torchvision_reads_it(pictures):
+    """The same files, at any depth, under the same labels."""
+    from torchvision.datasets import ImageFolder
+
+    deep = pictures / "train" / "3" / "more"
+    deep.mkdir()
+    Image.new("L", (28, 28), 7).save(deep / "a.WEBP", lossless=True)
+    (deep / ".hidden").mkdir()
+    theirs = ImageFolder(str(pictures / "train"))
+    found = sources.load_digits(str(pictures))
+    assert sorted(theirs.classes) == sorted({str(label) for label in found.labels})
+    assert [int(theirs.classes[label]) for _, label in theirs.samples] == found.labels.tolist()
+    for (path, _), image in zip(theirs.samples, found.images, strict=True):
+        assert np.array_equal(np.asarray(Image.open(path).convert("L")), image[0])
+
+
+def test_files_that_are_no_images_are_counted(pictures):
+    """In the line that says where the data come from; also with a copy in the cache."""
+    for _ in range(2):
+        assert sources.load_digits(str(pictures)).source.endswith(
+            f"the image folder {pictures}; left out, by their ending: 1 other file"
+        )
+    (pictures / "train" / "labels.csv").write_text("x")
+    (pictures / "test" / "0").mkdir(exist_ok=True)
+    (pictures / "test" / "0" / "photo.heic").write_text("x")
+    Image.new("L", (28, 28)).save(pictures / "test" / "0" / "a.png")
+    assert sources.load_digits(str(pictures)).source.endswith("3 other files")
+    for file in (*pictures.rglob("*.txt"), *pictures.rglob("*.csv"), *pictures.rglob("*.heic")):
+        file.unlink()
+    assert sources.load_digits(str(pictures)).source.endswith(f"the image folder {pictures}")
+
+
 def test_image_folder_with_names_for_classes(tmp_path):
     for name in ("two", "one"):
         (tmp_path / "train" / name).mkdir(parents=True)

@@ -37,13 +37,16 @@ def interrupts(monkeypatch):
 
 
 @BOTH
-def test_while_a_program_starts_it_quits_at_once(interrupts, number, error):
-    """After the terminal is put right, with the code that shells give."""
+def test_while_a_program_starts_it_quits_at_once(interrupts, number, error, capfd):
+    """After the terminal is put right, with the code that shells give and a line that says so."""
     told = []
     interrupts.before_quit = lambda: told.append(1)
+    interrupts.advice = "; go on"
     with pytest.raises(Quit, match=str(128 + number)):
         signal.raise_signal(number)
     assert told == [1]
+    word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
+    assert capfd.readouterr().err == f"{word}; go on\n"
 
 
 def test_what_fails_before_it_quits_does_not_keep_it(interrupts):
@@ -94,13 +97,15 @@ def test_while_it_saves_the_first_is_asked_to_wait(interrupts, capfd):
         assert capfd.readouterr().err == "saving; once more to stop without\n"
         with pytest.raises(Quit, match="130"):
             signal.raise_signal(signal.SIGTERM)
+        assert capfd.readouterr().err == ""
 
 
-def test_when_the_work_is_done_its_exit_code_stays(interrupts):
-    """A signal that comes too late to stop anything."""
+def test_when_the_work_is_done_its_exit_code_stays(interrupts, capfd):
+    """A signal that comes too late to stop anything, and of which there is nothing to say."""
     interrupts.exit_code = 0
     with pytest.raises(Quit, match="0"):
         signal.raise_signal(signal.SIGTERM)
+    assert capfd.readouterr().err == ""
     interrupts._ignore()
     signal.raise_signal(signal.SIGTERM)
 

@@ -147,9 +147,28 @@ def test_what_is_left_out_is_named(tmp_path):
         f"{folder}/b: not finished, 60 rounds of 600 done",
         f"{folder}/c: seed 0 is taken from {tmp_path}/a",
         f"{folder}/d: seed 0 is taken from {tmp_path}/a, with other settings (samples 10 and 3)",
-        f"{folder}/e: its summary.json is damaged or of another version",
+        f"{folder}/e: {tmp_path}/e/summary.json is damaged (Invalid JSON: EOF while parsing an "
+        "object at line 1 column 1): put it back from a copy, or start anew",
         f"{folder}/f: a central run, not a federated one",
     )
+
+
+def test_damaged_records_are_named_and_never_counted_as_none(tmp_path):
+    """Also where no number of the table comes from them."""
+    run(tmp_path / "a")
+    spoil(run(tmp_path / "b", seed=1) / "evaluations.jsonl", 3)
+    spoil(make_run(tmp_path / "c", seed=2, done=2) / "rounds.jsonl", 1)
+    results = collect([tmp_path])
+    assert f"{tmp_path}/b/evaluations.jsonl is damaged in line 3" in results.notes[0]
+    (skipped,) = results.skipped
+    assert f"{tmp_path}/c/rounds.jsonl is damaged in line 1" in skipped
+
+
+def spoil(path, number):
+    """Damage one line."""
+    lines = path.read_text().splitlines(keepends=True)
+    lines[number - 1] = "[]\n"
+    path.write_text("".join(lines))
 
 
 def test_a_table_without_a_finished_run_is_refused(tmp_path):

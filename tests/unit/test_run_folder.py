@@ -296,6 +296,40 @@ def interrupted(path, program, data, rounds: int) -> None:
     tiny.release(folder)
 
 
+@pytest.mark.parametrize("room", [0, 2000])
+def test_a_full_disk_is_told_in_run_json(program, small_data, whole, tmp_path, room):
+    """Whether there is room for a small file or for none; a resume goes on from the checkpoint."""
+    path = tmp_path / "run"
+    folder = folder_of(path, program, small_data)
+    state, full = initial_state(program), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    open_ = Path.open
+
+    class Small(File):
+        def write(self, data):
+            if len(data) > room:
+                raise full
+            return self.file.write(data)
+
+    def opened(path, mode="r", *args, **kwargs):
+        file = open_(path, mode, *args, **kwargs)
+        # What takes the place of other bytes needs no room.
+        return file if mode in ("r", "rb", "r+b") else Small(file, None)
+
+    folder.create(state, COMMAND)
+    with pytest.MonkeyPatch.context() as patch:
+        folder.on_round = lambda record, evaluations: (
+            record.round == 3 and patch.setattr(Path, "open", opened)
+        )
+        with pytest.raises(OutputError, match=r"cannot write .*No space left") as stopped:
+            algorithm.run(program, small_data, state, folder)
+        assert folder.close(str(stopped.value), 4) == 2
+    info = json.loads((path / "run.json").read_text())
+    assert (info["exit"], info["exit_code"]) == (str(stopped.value), 4)
+    assert not list(path.glob("*.tmp"))
+    resume(path, program, small_data)
+    assert outcome(path) == whole
+
+
 def test_what_follows_the_checkpoint_may_be_damaged(program, small_data, whole, tmp_path):
     """Also by half a character, which is no UTF-8: only lines up to the checkpoint are read."""
     path = tmp_path / "run"
@@ -314,14 +348,31 @@ def test_records_that_a_checkpoint_builds_on_must_be_there(program, small_data, 
     interrupted(path, program, small_data, 4)
     file = path / f"{name}.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
-    for content, words in ((lines[1:], "lacks records"), ([b"{\n", *lines[1:]], "in line 1")):
+    for content, words in (
+        (lines[1:], "lacks records"),
+        ([b"{\n", *lines[1:]], "is damaged in line 1"),
+        ([b'{"round": 1}\n', *lines[1:]], r"is damaged in line 1 \("),
+    ):
         file.write_bytes(b"".join(content))
         before = {p.name: p.read_bytes() for p in path.iterdir()}
         folder = folder_of(path, program, small_data)
-        with pytest.raises(OutputError, match=words):
+        with pytest.raises(OutputError, match=f"{file} {words}"):
             folder.resume()
         assert folder.close("error", 4) is None
         assert {p.name: p.read_bytes() for p in path.iterdir()} == before
+
+
+def test_a_damaged_run_json_is_named(program, small_data, tmp_path):
+    """Cut, or of no run."""
+    path = tmp_path / "run"
+    interrupted(path, program, small_data, 3)
+    for text in ('{"name": ', "{}"):
+        (path / "run.json").write_text(text)
+        folder = folder_of(path, program, small_data)
+        with pytest.raises(OutputError, match=rf"{path / 'run.json'} is damaged \("):
+            folder.resume()
+        folder.close("error", 4)
+        assert (path / "run.json").read_text() == text
 
 
 def test_a_lost_checkpoint_does_not_throw_rounds_away(program, small_data, tmp_path):

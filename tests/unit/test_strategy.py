@@ -272,12 +272,23 @@ def test_only_new_nodes_are_asked_and_gone_ones_are_forgotten(program):
     assert crowd.asked == [50, 70, 70]
 
 
-def test_of_two_nodes_with_one_identity_the_same_is_believed_each_time(program):
+def test_of_two_nodes_with_one_identity_the_same_is_believed_each_time(program, caplog):
+    """The other is named once, cannot take a client over, and takes its turn when that one goes."""
     crowd = Crowd(program.config, {90: {"client-id": 0}, 50: {"client-id": 0}})
     roster = Roster()
     for _ in range(2):
         roster.refresh(crowd, 1)
         assert roster.nodes == {0: 50}
+    crowd.answers[10] = {"client-id": 0}
+    roster.refresh(crowd, 1)
+    assert roster.nodes == {0: 50}
+    assert [line.partition(" (")[0] for line in caplog.messages] == [
+        "nodes 50 and 90 both say that they are client 0",
+        "nodes 50 and 10 both say that they are client 0",
+    ]
+    del crowd.answers[50]
+    roster.refresh(crowd, 1)
+    assert roster.nodes == {0: 10}
 
 
 @pytest.mark.parametrize(

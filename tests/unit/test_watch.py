@@ -35,6 +35,23 @@ def test_rounds_come_once_and_with_their_evaluations(tmp_path):
     assert numbers == [[(1, [])], [(2, [2])], [(3, [3])]]
 
 
+def test_how_a_run_ended_is_written_where_its_process_could_not(tmp_path):
+    """A word of its own stays, but for that of a process stopped with others; so does the end."""
+    _, out, watch = watched(tmp_path)
+
+    def ended(before, sure):
+        info = watch.info().model_copy(update={"exit": before, "exit_code": None})
+        (out / "run.json").write_text(info.model_dump_json())
+        watch.close("interrupted", 130, sure)
+        return watch.info().exit
+
+    assert ended(None, False) == "interrupted"
+    assert watch.info().exit_code == 130
+    assert ended("no reply counted", False) == "no reply counted"
+    assert ended("terminated", True) == "interrupted"
+    assert ended("ok", True) == "ok"
+
+
 def test_a_round_waits_for_its_evaluation(tmp_path):
     config, out, _ = watched(tmp_path)
     fresh = Watch(config, out, [])

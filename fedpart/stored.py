@@ -1,0 +1,45 @@
+"""Records that a run has stored, read and checked: what is damaged is named, with its line."""
+
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from fedpart.errors import OutputError
+from fedpart.run_files import damaged, read_lines
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_records(path: Path, kind: type[M], count: int | None = None) -> list[M]:
+    """Lines of a JSON-lines file as records; see ``read_lines``.
+
+    Raises:
+        OutputError: a line that is damaged or no such record, or no such file.
+    """
+    records: list[M] = []
+    try:
+        for line in read_lines(path, count):
+            records.append(kind.model_validate(line))  # noqa: PERF401 - its length is the place
+    except ValidationError as error:
+        raise damaged(path, len(records) + 1, _place(error)) from None
+    return records
+
+
+def read_record(path: Path, kind: type[M]) -> M:
+    """A file that is one JSON object.
+
+    Raises:
+        OutputError: no such file, or it holds something else.
+    """
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise OutputError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValidationError as error:
+        raise damaged(path, None, _place(error)) from None
+
+
+def _place(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
