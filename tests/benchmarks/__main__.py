@@ -15,12 +15,19 @@ from fedpart.machine import hardware, versions
 from tests.benchmarks.growth import draw
 from tests.benchmarks.measures import MEASURES
 
+# Under two minutes.
+QUICK = ("w1", "w3", "partitioned", "evaluate", "server-and-wire", "start-up")
+
 
 def main(argv: list[str] | None = None) -> None:
     """Parse, measure, print, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="JSON file to write; one that is there is kept")
-    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"few rounds: shows that it works; without --only: {', '.join(QUICK)}",
+    )
     parser.add_argument("--only", nargs="+", choices=list(MEASURES), help="some of them")
     args = parser.parse_args(argv)
     # Before any process starts: PyTorch and OpenMP read it once.
@@ -29,7 +36,7 @@ def main(argv: list[str] | None = None) -> None:
     report: dict[str, object] = {}
     if args.out and args.out.exists():
         report = json.loads(args.out.read_text())
-    for name in args.only or MEASURES:
+    for name in args.only or (QUICK if args.quick else MEASURES):
         record = MEASURES[name](args.quick)
         report[name] = {
             "what": MEASURES[name].__doc__,

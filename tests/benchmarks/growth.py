@@ -74,9 +74,13 @@ def rounds_of(
         strategy.start(grid)
 
 
-def grow(rounds: int, workers: int | None, cohorts: bool) -> dict[str, object]:
-    """Rounds of all sizes in turn; ``cohorts`` of 100 clients, or 10 a round of ever more."""
+def grow(rounds: int, workers: int | None, cohorts: bool, ends: bool = False) -> dict[str, object]:
+    """Rounds of all sizes in turn; ``cohorts`` of 100 clients, or 10 a round of ever more.
+
+    With ``ends``, only the smallest and the largest.
+    """
     sizes = COHORTS if cohorts else POPULATIONS
+    sizes = (sizes[0], sizes[-1]) if ends else sizes
     peers, start_up = {}, {}
     for n in sizes:
         # One after the other: what starts beside it would count.

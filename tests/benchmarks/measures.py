@@ -206,7 +206,7 @@ def growth(quick: bool) -> Record:
     """Ever more clients, and ever more of them in a round: seconds, memory, start-up."""
     rounds = 3 if quick else 15
     return {
-        f"{grown}, {where}": grow(rounds, workers, grown == "cohort")
+        f"{grown}, {where}": grow(rounds, workers, grown == "cohort", ends=quick)
         for grown in ("clients", "cohort")
         for where, workers in (("inline", None), ("ray", 2))
     }
