@@ -21,11 +21,14 @@ class Score:
     accuracy: float
 
 
-def out_of_sample(training: Training) -> list[float]:
+def out_of_sample(training: Training, most: int | None = None) -> list[float]:
     """Mean log-likelihood of each chunk but the first, by the subnetwork that has not seen it.
 
     Noise is drawn as in training, since the objective is an expectation over it.
 
+    Args:
+        training: weights, psi and data.
+        most: examples of each chunk that are scored, or all.
     Returns:
         [C - 1], nats an example: entry ``c - 1`` is chunk ``c`` by subnetwork ``c``.
     Source: eq. (final-approximate-objective-learning-speed-marglik).
@@ -34,11 +37,11 @@ def out_of_sample(training: Training) -> list[float]:
     return [
         score(
             training,
-            k=chunk,
-            positions=np.array(chunks.positions(chunk)),
+            k=training.settings.scored_by(chunk),
+            positions=np.array(chunks.positions(chunk))[:most],
             rng=torch_rng(training.settings.seed, "l-ml", training.state.iteration, chunk),
         ).log_likelihood
-        for chunk in range(1, training.settings.num_partitions)
+        for chunk in range(1, len(training.settings.chunks))
     ]
 
 
