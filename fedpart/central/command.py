@@ -50,9 +50,18 @@ def central(argv: Sequence[str]) -> None:
 
 
 def _several(out: Path, config: CentralConfig, command: list[str], resume: bool) -> None:
+    from fedpart.central.run_folder import CentralRun
     from fedpart.central.sweep import all_finished, folders, new_parent, single_runs, write_sweep
 
     if not resume:
+        # Whatever is wrong shows here, before any folder and not after hours.
+        largest: dict[str, tuple[Path, CentralConfig]] = {}
+        for folder, one in single_runs(out, config):
+            if one.dataset not in largest or largest[one.dataset][1].train_size < one.train_size:
+                largest[one.dataset] = folder, one
+        with INTERRUPTS.working():
+            for folder, one in largest.values():
+                CentralRun(folder, one, lambda _: None)
         new_parent(out, config)
     for folder, one in single_runs(out, config):
         begun = (folder / "config.toml").is_file()

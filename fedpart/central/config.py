@@ -128,7 +128,9 @@ class CentralConfig(Settings):
         (), description="a run of each, in the place of dataset"
     )
     sizes: Annotated[tuple[Size, ...], checks.COMMAS] = Field((), description="of train-size")
-    lengths: Annotated[tuple[int, ...], checks.COMMAS] = Field((), description="of iterations, one for each of sizes")
+    lengths: Annotated[tuple[int, ...], checks.COMMAS] = Field(
+        (), description="of iterations, one for each of sizes"
+    )
     models: Names = Field((), description="of model")
     methods: Annotated[tuple[Method, ...], checks.COMMAS] = Field(
         (), description="of method; retrain takes the psi of the partitioned run before it"
@@ -243,6 +245,12 @@ def _check_images(config: CentralConfig) -> None:
         raise ConfigError(
             f"lengths has {len(config.lengths)} numbers and sizes {len(config.sizes)}: give one "
             "for each, or iterations for all"
+        )
+    extractor = config.experiment == "feature-extractor"
+    if extractor and len(config.splits) != len(config.methods):
+        raise ConfigError(
+            f"splits has {len(config.splits)} ratios and methods {len(config.methods)}: of "
+            "feature-extractor give one for each of the methods"
         )
     wide = config.augmentation in ("symmetric", "generators")
     fixed = {"augerino", "random-search"} & {config.method, *config.methods}

@@ -125,12 +125,10 @@ def _images(splits: Callable[[CentralConfig], list[Point]]) -> Callable[..., Ite
 
 def _extractors(config: CentralConfig) -> Iterator[Point]:
     """Each method with the split at its place."""
-    both = zip(config.methods, config.splits, strict=True) if config.methods else [(None, None)]
-    for seed, (method, split) in product(_seeds(config), list(both)):
-        if method is None or split is None:
-            yield seed
-        else:
-            yield Point((method,), {"method": method, "chunks": shares(split)}) + seed
+    methods = _axis("method", config.methods)
+    chunks = [Point((), split.update) for split in _splits(config)]
+    for seed, (method, split) in product(_seeds(config), zip(methods, chunks, strict=True)):
+        yield method + split + seed
 
 
 EXPERIMENTS: dict[str, Experiment] = {

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from fedpart.augment import Augmentation
 from fedpart.models import CONCRETE_TEMPERATURE
 
-
 # Values of one tensor in a line of the records.
 _MOST = 64
 

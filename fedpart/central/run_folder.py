@@ -8,15 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import BaseModel, ValidationError
 from torch.utils.data import TensorDataset
 
 from fedpart import machine
 from fedpart.central.config import CentralConfig
+from fedpart.central.experiments import EXPERIMENTS
 from fedpart.central.objective import out_of_sample, score_tensors, weighted
 from fedpart.central.records import CentralEvaluation, CentralSummary
-from fedpart.central.experiments import EXPERIMENTS
 from fedpart.central.task import Examples
 from fedpart.central.training import Training, TrainingState
 from fedpart.checkpoint import (
