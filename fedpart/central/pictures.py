@@ -161,9 +161,11 @@ def _heat(figure: Any, axis: Any, runs: Sequence[Finished]) -> None:
     cells = [[[r for r in runs if shares_of(r) == (d, w)] for w in weights] for d in data]
     values = [[accuracy(c)[0] if c else float("nan") for c in row] for row in cells]
     shown = axis.imshow(values, cmap="cividis", aspect="auto", origin="lower")
+    middle = sum(shown.get_clim()) / 2
     for i, row in enumerate(values):
         for j, value in enumerate(row):
-            axis.text(j, i, f"{value:.1f}", ha="center", va="center", color="w", fontsize=7)
+            colour = "black" if value > middle else "white"
+            axis.text(j, i, f"{value:.1f}", ha="center", va="center", color=colour, fontsize=7)
     axis.grid(visible=False)
     axis.set_xticks(range(len(weights)), [ratio(w) for w in weights], fontsize=6)
     axis.set_yticks(range(len(data)), [ratio(d) for d in data], fontsize=6)
