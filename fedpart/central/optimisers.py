@@ -156,7 +156,7 @@ def decay_of(layout: Layout, partition: int, coefficient: float) -> Decay:
 
     Decay pulls a scale to 0, and with it the product over partitions.
     """
-    affine = torch.zeros(layout.num_parameters, dtype=torch.bool)
+    affine = torch.zeros_like(layout.ids, dtype=torch.bool)
     for entry in layout.entries:
         if entry.merge != "plain":
             affine[entry.start : entry.stop] = True

@@ -90,6 +90,7 @@ class Settings(Resolved):
     precision: Literal["fp32", "bf16"] = Field(
         "fp32", description="what the network computes in; values and sums stay fp32"
     )
+    device: Literal["cpu", "cuda"] = Field("cpu", description="where it computes")
     seed: int = Field(0, ge=0, description="seed of weights, chunks, batches and noise")
 
     @property

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -29,6 +30,7 @@ from fedpart.errors import ConfigError, OutputError
 from fedpart.layout import Layout, insert, subnetwork
 from fedpart.models import refuse_running_statistics, swap_dropout
 from fedpart.program import Partitioned, full_state
+from fedpart.runtime import check_device
 from fedpart.streams import numpy_rng, torch_rng, torch_seed
 
 
@@ -106,8 +108,11 @@ class Training:
             rng = numpy_rng(settings.seed, "assignment")
             layout = Layout.build(network, settings.weight_shares, rng)
             initial = layout.spread(dict(network.named_parameters()))
-        default = layout.defaults(initial, settings.defaults == "zero")
         self.psi = DeclaredPsi.of(network, augmentation)
+        check_device(settings.device)
+        network, layout = network.to(settings.device), layout.to(settings.device)
+        initial = initial.to(settings.device)
+        default = layout.defaults(initial, settings.defaults == "zero")
         self.program = Partitioned(network, layout, initial, default, self.psi, settings)
         self.chunks = Chunks(dataset, settings.chunks, settings.seed)
         self._optimiser, self._hyper_optimiser = build_optimiser(settings), Adam(settings.adam_eps)
@@ -119,6 +124,7 @@ class Training:
         ]
         self._decay = [decay_of(layout, j, decay[j]) for j in parts]
         hyper = self.psi.initial() if hyper is None else hyper.detach().clone()
+        hyper = hyper.to(settings.device)
         if hyper.numel() != self.psi.size:
             raise ConfigError(
                 f"psi has {hyper.numel()} values, but model and augmentation have {self.psi.size}"
@@ -142,7 +148,7 @@ class Training:
     @property
     def hyper(self) -> dict[str, float]:
         """Psi in plain units."""
-        return self.psi.readable(self.state.hyper)
+        return self.psi.readable(self.state.hyper.cpu())
 
     @property
     def learns_hyper(self) -> bool:
@@ -178,20 +184,24 @@ class Training:
         state, settings = self.state, self.settings
         key = (settings.seed, "central", state.iteration)
         torch.default_generator.manual_seed(torch_seed(*key))
-        draws, rng = numpy_rng(*key, 0), torch_rng(*key, 1)
+        draws, rng = numpy_rng(*key, 0), torch_rng(*key, 1, device=settings.device)
         finetuning = settings.finetune > 0 and state.iteration >= settings.iterations
         if finetuning and state.iteration == settings.iterations:
             state = replace(state, **self._rested(state.theta))
         for partition, batch in draw_updates(draws, self.chunks, settings, state.iteration):
-            state = self.update_weights(state, partition, *self.chunks.take(batch), rng=rng)
+            state = self.update_weights(state, partition, *self.take(batch), rng=rng)
         if self.learns_hyper and not finetuning:
             chunk, batch = draw_hyper_batch(
                 draws, self.chunks, settings.chunks, settings.batch_size
             )
-            state = self.update_hyper(
-                state, chunk, *self.chunks.take(batch), rng=torch_rng(*key, 2)
-            )
+            rng = torch_rng(*key, 2, device=settings.device)
+            state = self.update_hyper(state, chunk, *self.take(batch), rng=rng)
         self.state = replace(state, iteration=state.iteration + 1)
+
+    def take(self, positions: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Examples of ``chunks`` at these positions, where training computes."""
+        inputs, labels = self.chunks.take(positions)
+        return inputs.to(self.settings.device), labels.to(self.settings.device)
 
     def update_weights(
         self,
@@ -285,7 +295,10 @@ class Training:
 
     def trained(self) -> dict[str, Any]:
         """The full network's plain state dict, and psi: ``{"model": ..., "hyper": [H]}``."""
-        return full_state(self.program, self.weights(len(self.state.steps)), self.state.hyper)
+        theta = self.weights(len(self.state.steps))
+        whole: Any = full_state(self.program, theta, self.state.hyper)
+        model = {name: value.cpu() for name, value in whole["model"].items()}
+        return {"model": model, "hyper": whole["hyper"].cpu()}
 
     def state_dict(self) -> dict[str, Any]:
         """All that an exact resume needs, as tensors, numbers, lists and dicts."""

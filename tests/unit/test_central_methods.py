@@ -277,3 +277,26 @@ def test_a_feature_extractor_is_psi_and_no_partition_owns_it():
     assert "conv1.weight" not in run.psi.raw(run.state.hyper)
     with pytest.raises(ConfigError, match="use wide-resnet20"):
         extractor_as_psi(network(), "mlp")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("method", ["partitioned", "networks", "validation", "augerino"])
+def test_methods_train_on_a_gpu_and_what_is_kept_is_the_processors(method, tmp_path):
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    run = training(method, device="cuda", samples=2)
+    run.run()
+    assert run.state.theta.is_cuda
+    assert run.hyper
+    assert not any(value.is_cuda for value in run.trained()["model"].values())
+    assert all(np.isfinite(out_of_sample(run)))
+    run.save(tmp_path / "a.pt")
+    again = training(method, device="cuda", samples=2)
+    again.resume(tmp_path / "a.pt")
+    assert torch.equal(again.state.theta, run.state.theta)
+
+
+def test_a_gpu_that_is_not_there_is_told(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="device is 'cuda', but torch finds no GPU"):
+        training("none", device="cuda")
