@@ -1,8 +1,8 @@
 """Print the README's commands as a script that CI can run.
 
 Every line of every ``bash`` block is a command of CI, as typed there, with five changes: training
-runs are cut to a few rounds or iterations, those on CIFAR10 to a tiny folder of noise, their folders go to a
-scratch directory, and the last step of ``.ci/run`` has the test command and, in
+runs are cut to a few rounds or iterations, those on CIFAR10 to a tiny folder of noise, their
+folders go to a scratch directory, and the last step of ``.ci/run`` has the test command and, in
 ``tests/parity/test_flower_runtime.py``, which starts and stops processes with care, those of
 Flower's runtime. Every ``python`` block that begins with the name of a file becomes that file.
 """

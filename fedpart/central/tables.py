@@ -130,6 +130,17 @@ def splits(runs: Sequence[Finished]) -> list[str]:
                 *(_pair(p, crashed=k) for p, k in zip(printed, known, strict=True)),
             ]
         )
+    won = []
+    for column in columns:
+        by_seed: dict[int, dict[str, float]] = {}
+        for run in runs:
+            if run.summary.chunks == list(column):
+                of_seed = by_seed.setdefault(run.summary.seed, {})
+                of_seed[run.summary.method] = _before(run).summary.test_accuracy
+        both = [v for v in by_seed.values() if {"partitioned", "validation"} <= v.keys()]
+        above = sum(v["partitioned"] > v["validation"] for v in both)
+        won.append(f"{above} of {len(both)}" if both else "")
+    rows.append(["seeds in which partitioned is above the validation set", *won])
     lines = [f"{_HEAD} {', '.join(where)}; columns: shares of the two chunks.", ""]
     return lines + markdown(["method", *map(ratio, columns)], rows)
 

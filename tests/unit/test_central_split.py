@@ -57,7 +57,7 @@ def without_test_images(data_dir):
 def test_without_a_test_set_images_that_are_left_are_halved():
     """One half chooses psi, the other judges it, and nobody trains on either."""
     load_split.cache_clear()
-    split = load_split("test_central_images:without_test_images", None, 0, 10)
+    split = load_split("test_central_split:without_test_images", None, 0, 10)
     assert split.validation is not None
     parts = [
         set(part[0][:, 0, 0, 0].tolist()) for part in (split.train, split.validation, split.test)
@@ -66,7 +66,7 @@ def test_without_a_test_set_images_that_are_left_are_halved():
     assert set.union(*parts) == set(range(20))
     assert "tested on 5 others" in split.source
     with pytest.raises(DataError, match="one at least must stay for the test"):
-        load_split("test_central_images:without_test_images", None, 0, 20)
+        load_split("test_central_split:without_test_images", None, 0, 20)
 
 
 def write(folder, mode, side=64):
