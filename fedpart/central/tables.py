@@ -164,19 +164,24 @@ def search(runs: Sequence[Finished]) -> list[str]:
     """
     drawn = of_method(runs, "random-search")
     rows = [
-        [NAMES[method], _cell(found), ", ".join(f"{rotation(run) or 0:.0f}" for run in found)]
-        for method in ("partitioned", "retrain")
+        [NAMES[method], _cell(found), ", ".join(_degrees(run) for run in found)]
+        for method in ("none", "partitioned", "retrain")
         if (found := of_method(runs, method))
     ]
     if drawn:
         chosen = max(drawn, key=lambda r: r.summary.validation_accuracy or 0)
         best = max(drawn, key=lambda r: r.summary.test_accuracy)
         rows += [
-            [f"{name} of {len(drawn)} psi drawn", _cell([run]), f"{rotation(run) or 0:.0f}"]
+            [f"{name} of {len(drawn)} psi drawn", _cell([run]), _degrees(run)]
             for name, run in (("best by validation", chosen), ("best by test", best))
         ]
         rows.append(["all psi drawn, mean", _cell(drawn), ""])
     return [_HEAD, "", *markdown(["", "accuracy", "rotation, ± [degrees]"], rows), "", _FIGURE]
+
+
+def _degrees(run: Finished) -> str:
+    width = rotation(run)
+    return "-" if width is None else f"{width:.0f}"
 
 
 def grids(runs: Sequence[Finished]) -> list[str]:

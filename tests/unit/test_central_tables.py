@@ -97,7 +97,9 @@ def test_the_best_draw_is_chosen_by_validation_not_by_the_test():
         return run("random-search", test, **values)
 
     runs = [drawn(1, 0.95, 0.90), drawn(2, 0.93, 0.96), drawn(3, 0.5, 0.6)]
-    lines = tables.search([run("partitioned", 0.94), run("retrain", 0.97), *runs])
+    runs += [run("none", 0.8), run("partitioned", 0.94), run("retrain", 0.97)]
+    lines = tables.search(runs)
+    assert "| no augmentation | 80.00 (1) | - |" in lines
     assert "| best by validation of 3 psi drawn | 90.00 (1) | 10 |" in lines
     assert "| best by test of 3 psi drawn | 96.00 (1) | 20 |" in lines
     assert "| plain network, psi found | 97.00 (1) | 130 |" in lines
