@@ -1,8 +1,8 @@
 """Print the README's commands as a script that CI can run.
 
 Every line of every ``bash`` block is a command of CI, as typed there, with five changes: training
-runs are cut to a few rounds, those on CIFAR10 to a tiny folder of noise, their folders go to a
-scratch directory, and the last step of ``.ci/run`` has the test command and, in
+runs are cut to a few rounds or iterations, those on CIFAR10 to a tiny folder of noise, their
+folders go to a scratch directory, and the last step of ``.ci/run`` has the test command and, in
 ``tests/parity/test_flower_runtime.py``, which starts and stops processes with care, those of
 Flower's runtime. Every ``python`` block that begins with the name of a file becomes that file.
 """
@@ -46,7 +46,17 @@ def commands(readme: str | Path, scratch: str) -> list[str]:
         if of_flowers_runtime(command):
             continue
         command = re.sub(r" && pytest$", "", command).replace("runs/", f"{scratch}/")
-        if "sim.py central --experiment" in command:
+        if "sim.py central --experiment quick-" in command:
+            command += (
+                " --iterations 2 --eval-every 1 --seeds 1 --train-size 40 --test-size 20"
+                " --batch-size 4 --samples 2 --trials 2"
+            )
+            if re.search("cifar10|extractor", command):
+                lines.append(f"python .ci/noise.py {scratch}/noise")
+                command += f" --data-dir {scratch}/noise"
+            if re.search("validation|sensitivity", command):
+                command += " --splits 1:1"
+        elif "sim.py central --experiment" in command:
             command += " --iterations 30 --eval-every 10 --seeds 1 --train-size 200"
             command += " --inputs 2,15" if "input-selection" in command else ""
         if "sim.py deploy" in command:

@@ -320,6 +320,17 @@ def build_augmentation(
     return found
 
 
+def natural_widths(family: Augmentation | None, raw: Tensor) -> Tensor:
+    """Widths in radians, half images, log-factors and slopes, [6], differentiable in ``raw``.
+
+    Raises:
+        TypeError: an augmentation without widths.
+    """
+    if not isinstance(family, Symmetric | Generators):
+        raise TypeError(f"{type(family).__name__} has no widths")
+    return family.widths(raw) * NATURAL.to(raw)
+
+
 def augerino_reward(widths: Tensor, safe: bool) -> Tensor:
     """Augerino's reward for wide augmentation: the norm of the widths.
 

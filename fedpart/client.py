@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpart.augment import augerino_reward
+from fedpart.augment import augerino_reward, natural_widths
 from fedpart.device import moved, on_device
 from fedpart.layout import insert, subnetwork
 from fedpart.program import Partitioned, Program, global_seed, log_likelihood
@@ -243,15 +243,24 @@ def hyper_gradient(
     leaves = received_leaves(program, task.theta, k)
     gradient, loss = psi_gradient(program, leaves, task.hyper, images, labels, rng)
     if config.method == "augerino":
-        gradient -= reward_gradient(program, task.hyper)
+        safe = config.augerino == "safe"
+        gradient -= config.augerino_weight * reward_gradient(program, task.hyper, safe)
     return gradient.cpu(), -loss, len(labels)
 
 
-def reward_gradient(program: Program, hyper: Tensor) -> Tensor:
-    """Gradient of Augerino's weighted reward in psi, [H]; see ``augerino_reward``."""
-    config, hyper = program.config, hyper.clone().requires_grad_()
-    reward = augerino_reward(program.hyper.natural_widths(hyper), config.augerino == "safe")
-    return config.augerino_weight * torch.autograd.grad(reward, hyper)[0]
+def reward_gradient(program: Partitioned, hyper: Tensor, safe: bool = True) -> Tensor:
+    """Gradient of ``augerino_reward`` in psi, [H].
+
+    Args:
+        program: whose augmentation has widths.
+        hyper: psi, [H].
+        safe: see ``augerino_reward``.
+    Raises:
+        TypeError: an augmentation without widths.
+    """
+    hyper = hyper.clone().requires_grad_()
+    widths = natural_widths(program.hyper.augmentation, program.hyper.split(hyper)[0])
+    return torch.autograd.grad(augerino_reward(widths, safe), hyper)[0]
 
 
 def psi_gradient(

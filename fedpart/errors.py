@@ -31,6 +31,10 @@ class OutputError(FedpartError):
     exit_code = 4
 
 
+class BusyError(OutputError):
+    """A run folder that another process works on."""
+
+
 class ClientFailure(FedpartError):
     """Clients that failed so that the run cannot go on."""
 

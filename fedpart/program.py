@@ -189,7 +189,7 @@ def build_program(
         for one in own:
             one.readable(one.initial)
     blank = torch.zeros(2, in_channels, *image_shape)
-    _try_out(network, config.model, num_classes, blank)
+    try_out(network, config.model, num_classes, blank)
     rng = numpy_rng(config.seed, "assignment")
     if config.scheme == "node":
         with global_seed(0):
@@ -214,7 +214,17 @@ def build_program(
     return Program(network, layout, initial, default, hyper, config)
 
 
-def _try_out(network: nn.Module, model: str, num_classes: int, blank: Tensor) -> None:
+def try_out(network: nn.Module, model: str, num_classes: int, blank: Tensor) -> None:
+    """Whether a network can be applied to images.
+
+    Args:
+        network: left in evaluation mode.
+        model: what the user calls it.
+        num_classes: number of outputs it must have.
+        blank: images, [n, c, h, w].
+    Raises:
+        ConfigError: it fails, or gives another shape or values that are not finite.
+    """
     try:
         with torch.no_grad(), global_seed(0):
             # Of their own, since some models write to their weights.

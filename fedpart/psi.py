@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedpart.augment import NATURAL, Augmentation, Generators, Symmetric
+from fedpart.augment import Augmentation
 from fedpart.models import OwnHyper
 
 
@@ -49,17 +49,6 @@ class HyperSpec:
         return affine, named | {
             h.name: values.view(h.initial.shape) for h, values in zip(self.own, own, strict=True)
         }
-
-    def natural_widths(self, hyper: Tensor) -> Tensor:
-        """Widths in radians, half images, log-factors and slopes, [6], differentiable.
-
-        Raises:
-            TypeError: an augmentation without widths.
-        """
-        family = self.augmentation
-        if not isinstance(family, Symmetric | Generators):
-            raise TypeError(f"{type(family).__name__} has no widths")
-        return family.widths(self.split(hyper)[0]) * NATURAL.to(hyper)
 
     def raw(self, hyper: Tensor) -> dict[str, list[float]]:
         """Psi as it is optimised, for the records."""

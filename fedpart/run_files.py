@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedpart.config import Config, load_toml, make_config
-from fedpart.errors import ConfigError, OutputError
+from fedpart.errors import BusyError, ConfigError, OutputError
 from fedpart.spelling import kebab
 
 if sys.platform != "win32":
@@ -206,7 +206,8 @@ def lock_run(path: Path) -> int:
     Returns:
         a handle for ``os.close``. Where the system has no locks, it keeps nothing.
     Raises:
-        OutputError: another process works on the run, or there is no such folder.
+        BusyError: another process works on the run.
+        OutputError: there is no such folder.
     """
     try:
         # The folder itself, since a file in it may be replaced by another of the same name.
@@ -218,7 +219,7 @@ def lock_run(path: Path) -> int:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(handle)
-            raise OutputError(
+            raise BusyError(
                 f"another process is working on {path}: wait for its end, or stop it"
             ) from None
         except OSError:

@@ -301,7 +301,8 @@ def psi_gradients(
             gradient.index_add_(0, part.lanes, torch.autograd.grad(-own.sum(), psi)[0])
         total.index_add_(0, part.lanes, own.detach())
     if config.method == "augerino":
-        gradient -= reward_gradient(program, hyper)
+        safe = config.augerino == "safe"
+        gradient -= config.augerino_weight * reward_gradient(program, hyper, safe)
     return {client: (gradient[i], total[i], len(batches[i])) for i, client in enumerate(scored)}
 
 

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpart.arguments import Parser, add_settings
-from fedpart.central.config import CentralConfig, make_central_config, preset
+from fedpart.arguments import Parser, add_settings, with_data_dir
+from fedpart.central.config import SEVERAL, TOYS, CentralConfig, make_central_config, preset
 from fedpart.config import load_toml
 from fedpart.errors import ConfigError
 from fedpart.spelling import kebab, nearest, spelled
 
 # Where a run is, and how it is watched, may change when it is taken up.
-CHANGEABLE = frozenset({"json_summary", "logger", "checkpoint_every"})
+CHANGEABLE = frozenset({"json_summary", "logger", "checkpoint_every", "data_dir"})
 _GROUPS = {
-    "chunks": "method",
+    "method": "method",
     "iterations": "training",
     "experiment": "experiment",
     "eval_every": "running and watching",
@@ -71,8 +71,14 @@ def parse_central(argv: Sequence[str]) -> CentralRequest:
     config, resume = given.pop("config"), given.pop("resume")
     flags_given = {("json" if n == "json_summary" else kebab(n)): v for n, v in given.items()}
     if resume is None:
-        base = load_toml(config) if config is not None else _preset(given)
-        return CentralRequest(base | flags_given, None)
+        base = load_toml(config) if config is not None else _preset(flags_given)
+        for single, plural in SEVERAL.items():
+            # One that is typed takes the place of several in the file.
+            if single in flags_given and plural not in flags_given:
+                base.pop(plural, None)
+        values = base | flags_given
+        toy = values.get("experiment") in TOYS
+        return CentralRequest(values if toy else with_data_dir(values), None)
     bound = [kebab(name) for name in given if name not in CHANGEABLE]
     if config is not None or bound:
         extra = "config" if config is not None else bound[0]
@@ -81,6 +87,7 @@ def parse_central(argv: Sequence[str]) -> CentralRequest:
 
 
 def _preset(given: dict[str, object]) -> dict[str, object]:
+    """Settings of the file that ``--experiment`` names; the file says which experiment it is."""
     if "experiment" not in given:
         raise ConfigError("give --experiment NAME, --config FILE or --resume DIR")
-    return preset(str(given["experiment"]))
+    return preset(str(given.pop("experiment")))

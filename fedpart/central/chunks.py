@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
+from fedpart.central.settings import Settings
 from fedpart.errors import DataError
 from fedpart.layout import largest_remainder
 from fedpart.streams import numpy_rng
@@ -82,17 +83,34 @@ def draw_weights_batch(
     return partition, rng.integers(0, chunks.seen_by(partition + 1), size)
 
 
+def draw_updates(
+    rng: np.random.Generator, chunks: Chunks, settings: Settings, iteration: int
+) -> list[tuple[int, np.ndarray]]:
+    """What an iteration trains: partitions, each with a batch of the data it may see.
+
+    One partition of ``draw_weights_batch``. Networks that share nothing are all trained, since
+    none gains by what another learns. Fine-tuning is on all data.
+    """
+    size, count = settings.batch_size, settings.num_partitions
+    if iteration >= settings.iterations and settings.finetune:
+        return [(0, rng.integers(0, len(chunks), size))]
+    if settings.method == "networks":
+        return [(j, rng.integers(0, chunks.seen_by(j + 1), size)) for j in range(count)]
+    return [draw_weights_batch(rng, chunks, settings.chunks[:count], size)]
+
+
 def draw_hyper_batch(
     rng: np.random.Generator, chunks: Chunks, shares: Sequence[float], size: int
 ) -> tuple[int, np.ndarray]:
     """A chunk to score, and a batch of it.
 
     Returns:
-        chunk c ~ Cat(u_1/Z .. u_{C-1}/Z) without chunk 0, and ``size`` positions drawn uniformly,
-        with replacement, from chunk c alone; subnetwork ``c`` scores them.
+        chunk c ~ Cat(u_1/Z .. u_{C-1}/Z) without chunk 0 (where there are others), and ``size``
+        positions drawn uniformly, with replacement, from chunk c alone; subnetwork ``c`` scores
+        them.
     Source: Appendix "Gradient optimization of hyperparameters".
     """
-    chunk = 1 + _categorical(rng, shares[1:])
+    chunk = 1 + _categorical(rng, shares[1:]) if len(shares) > 1 else 0
     at = chunks.positions(chunk)
     return chunk, rng.integers(at.start, at.stop, size)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from fedpart.central.arguments import parse_central
 from fedpart.central.config import CentralConfig, make_central_config, read_central_config
 from fedpart.central.records import CentralEvaluation, CentralSummary
-from fedpart.errors import FedpartError, OutputError
+from fedpart.errors import BusyError, FedpartError, OutputError
 from fedpart.interrupts import INTERRUPTS
-from fedpart.run_files import check_free, check_packages, choose_folder
+from fedpart.run_files import check_free, check_packages, choose_folder, ended_well
 from fedpart.wording import duration, table
 
 # Seconds between two lines of one run.
@@ -50,21 +50,41 @@ def central(argv: Sequence[str]) -> None:
 
 
 def _several(out: Path, config: CentralConfig, command: list[str], resume: bool) -> None:
-    from fedpart.central.sweep import new_parent, single_runs, summary_of, verdict, write_sweep
+    from fedpart.central.run_folder import CentralRun
+    from fedpart.central.sweep import all_finished, folders, new_parent, single_runs, write_sweep
 
     if not resume:
+        # Whatever is wrong shows here, before any folder and not after hours.
+        largest: dict[str, tuple[Path, CentralConfig]] = {}
+        for folder, one in single_runs(out, config):
+            if one.dataset not in largest or largest[one.dataset][1].train_size < one.train_size:
+                largest[one.dataset] = folder, one
+        with INTERRUPTS.working():
+            for folder, one in largest.values():
+                CentralRun(folder, one, lambda _: None)
         new_parent(out, config)
-    summaries: list[CentralSummary] = []
     for folder, one in single_runs(out, config):
-        summary = summary_of(folder) if (folder / "config.toml").is_file() else None
-        if summary is None:
-            begun = (folder / "config.toml").is_file()
-            summary = _one(folder, one, command, begun, out)
-        summaries.append(summary)
+        begun = (folder / "config.toml").is_file()
+        if begun and ended_well(folder):
+            continue
+        try:
+            _one(folder, one, command, begun, out)
+        except BusyError:
+            continue
         with INTERRUPTS.held():
-            write_sweep(out, config, summaries)
+            write_sweep(out, config, all_finished(out, config))
+    done = all_finished(out, config)
+    with INTERRUPTS.held():
+        lines = write_sweep(out, config, done) if done else []
+    left = len(folders(out, config)) - len(done)
+    if left:
+        again = f"python sim.py central --resume {shlex.quote(str(out))}"
+        lines.append(
+            f"{left} runs are another process's, or wait for one; when it is done: {again}"
+        )
     if not config.json_summary:
-        sys.stdout.write("\n".join([*verdict(summaries), f"{out / 'sweep.json'}, sweep.png\n"]))
+        names = "sweep.json, sweep.png" + ("" if config.toy else ", table.md")
+        sys.stdout.write("\n".join([*lines, f"{out}: {names}\n"]))
 
 
 def _one(
@@ -117,18 +137,24 @@ def _reason(error: BaseException) -> str:
     return "interrupted" if isinstance(error, KeyboardInterrupt) else "terminated"
 
 
+def _about(config: CentralConfig) -> str:
+    if not config.toy:
+        trial = f" {config.trial}" if config.method == "random-search" else ""
+        return f", {config.method}{trial} on {config.dataset}"
+    return f", K = {config.inputs[0]}" if config.experiment == "input-selection" else ""
+
+
 class _Lines:
     """A line at the start of a run, and one every ten seconds."""
 
     def __init__(self, config: CentralConfig) -> None:
         self._config, self._last = config, float("-inf")
         if not config.json_summary:
-            chunks = config.num_partitions
+            chunks = len(config.chunks)
             words = f"{chunks} chunks" if chunks > 1 else "one chunk"
-            kept = f", K = {config.inputs[0]}" if config.experiment == "input-selection" else ""
             sys.stdout.write(
-                f"{config.experiment}{kept}, seed {config.seed}: {config.train_size:,} examples in "
-                f"{words}, up to {config.iterations:,} iterations\n"
+                f"{config.experiment}{_about(config)}, seed {config.seed}: "
+                f"{config.train_size:,} examples in {words}, up to {config.updates:,} iterations\n"
             )
             sys.stdout.flush()
 
@@ -138,7 +164,7 @@ class _Lines:
         if self._config.json_summary or now - self._last < _LINE_EVERY:
             return
         self._last = now
-        name = "L_ML" if self._config.method == "partitioned" else "Laplace"
+        name = "Laplace" if self._config.method == "laplace" else "L_ML"
         l_ml = "" if record.l_ml is None else f"{name} {record.l_ml:.4f}, "
         sys.stdout.write(
             f"  {record.iteration:>7,}  {l_ml}test {100 * record.test_accuracy:.1f} %, "
@@ -148,8 +174,6 @@ class _Lines:
 
 
 def _end(summary: CentralSummary, config: CentralConfig, out: Path) -> None:
-    from fedpart.central.sweep import verdict
-
     if config.json_summary:
         sys.stdout.write(json.dumps(summary.model_dump(mode="json")) + "\n")
         return
@@ -161,5 +185,12 @@ def _end(summary: CentralSummary, config: CentralConfig, out: Path) -> None:
         ("took", duration(summary.seconds)),
         ("folder", str(out)),
     ]
-    lines = verdict([summary]) if summary.inputs is None else []
+    lines: list[str] = []
+    if config.experiment == "mask-learning":
+        from fedpart.central.experiments import EXPERIMENTS
+        from fedpart.central.finished import Finished
+
+        lines = EXPERIMENTS[config.experiment].text([Finished(out, summary)])
+    elif not config.toy:
+        rows[3:3] = [(n.replace("_", " "), f"{v:.4g}") for n, v in summary.hyper_readable.items()]
     sys.stdout.write("\n".join([table(rows), *lines]) + "\n")

@@ -5,16 +5,39 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from fedpart import checks
 from fedpart.central.laplace import check_laplace
-from fedpart.central.settings import Settings
-from fedpart.config import load_toml
+from fedpart.central.settings import Method, Settings
+from fedpart.config import AUGMENTATIONS, load_toml
 from fedpart.errors import ConfigError, OutputError
 from fedpart.spelling import nearest, sentence
 
-EXPERIMENTS = ("input-selection", "mask-learning")
+TOYS = ("input-selection", "mask-learning")
+EXPERIMENTS = (
+    *TOYS,
+    *("data-size", "validation", "random-search", "sensitivity", "feature-extractor"),
+)
+DATASETS = tuple(
+    rotated + name for name in ("mnist", "cifar10", "tinyimagenet") for rotated in ("", "rot")
+)
+# Of one run -> of several, which differ in it.
+SEVERAL = {
+    "dataset": "datasets",
+    "train-size": "sizes",
+    "model": "models",
+    "method": "methods",
+    "chunks": "splits",
+    "iterations": "lengths",
+}
 PRESETS = Path(__file__).resolve().parents[2] / "configs" / "central"
 
 
@@ -32,21 +55,43 @@ def _numbers(value: object) -> object:
     return numbers
 
 
+def _ratio(value: str) -> str:
+    try:
+        parts = [float(part) for part in value.split(":")]
+    except ValueError:
+        parts = []
+    if not parts or min(parts) <= 0:
+        raise ValueError(f"has {value!r}; write shares above 0 with colons, such as 8:1:1")
+    return value
+
+
+Names = Annotated[tuple[str, ...], checks.COMMAS]
+Ratio = Annotated[str, AfterValidator(_ratio)]
+Dataset = Annotated[str, checks.one_of(DATASETS, "function")]
+Size = Annotated[int, checks.THOUSANDS]
+
+
 class CentralConfig(Settings):
-    """Settings of one run, or of several that differ in ``inputs`` and ``seed``."""
+    """Settings of one run, or of several that differ in what has a plural, and in the seed."""
 
     not_results: ClassVar[frozenset[str]] = frozenset(
-        {"out", "name", "json_summary", "logger", "checkpoint_every", "seeds"}
+        {"out", "name", "json_summary", "logger", "checkpoint_every", "seeds", "data_dir", "trials"}
+        | set(SEVERAL.values())
     )
 
-    experiment: Literal["input-selection", "mask-learning"] = Field(
+    experiment: Literal[
         "input-selection",
-        description="fixed masks over the inputs, to be told apart by L_ML; or a learned one",
-    )
-    method: Literal["partitioned", "laplace"] = Field(
-        "partitioned",
-        description="L_ML of a partitioned network; or, for input-selection, the marginal "
-        "likelihood of post-hoc diagonal Laplace, which sets chunks 1",
+        "mask-learning",
+        "data-size",
+        "validation",
+        "random-search",
+        "sensitivity",
+        "feature-extractor",
+    ] = Field(
+        "input-selection",
+        description="fixed masks over inputs, told apart by L_ML; a learned one; or on images: "
+        "methods by data size; against a validation set; psi found against psi drawn; shares of "
+        "chunks and weights; the first stages of a network as psi",
     )
     inputs: Annotated[tuple[int, ...], BeforeValidator(_numbers)] = Field(
         (15,),
@@ -56,11 +101,44 @@ class CentralConfig(Settings):
     mask_start: float = Field(
         0.1, gt=0, lt=1, description="of mask-learning: probability that an input is open at first"
     )
-    train_size: Annotated[int, checks.THOUSANDS] = Field(
-        3000, ge=1, description="training examples in all chunks"
+    dataset: Dataset = Field(
+        "rotmnist",
+        description="of images: mnist, cifar10, tinyimagenet, or with rot before it, each image "
+        "rotated by a fixed angle; or module:function for your own",
     )
-    test_size: Annotated[int, checks.THOUSANDS] = Field(1000, ge=1, description="test examples")
+    data_dir: str | None = Field(
+        None, description="of images: folder with the files; else $FEDPART_DATA, else a download"
+    )
+    train_size: Size = Field(3000, ge=1, description="training examples in all chunks")
+    test_size: Size = Field(1000, ge=1, description="test examples, at most")
     data_seed: int = Field(0, ge=0, description="seed of the examples, which all runs share")
+    model: str = Field("mnist-cnn", description="of images: as for sim.py; dropout is taken out")
+    augmentation: Annotated[str, checks.one_of(AUGMENTATIONS, "Class")] = Field(
+        "symmetric", description="of images: as for sim.py; none under method none"
+    )
+    width_start: float = Field(0.1, gt=0, le=1, description="widths at the start, in natural units")
+    psi: Annotated[tuple[float, ...], checks.COMMAS] | None = Field(
+        None, description="of method retrain: raw values that are held fixed"
+    )
+    psi_chunks: Annotated[tuple[float, ...], checks.COMMAS, checks.SHARES] | None = Field(
+        None, description="of method retrain: chunks of the run that found psi, for the tables"
+    )
+    trial: int = Field(0, ge=0, description="of method random-search: number of the draw")
+    datasets: Annotated[tuple[Dataset, ...], checks.COMMAS] = Field(
+        (), description="a run of each, in the place of dataset"
+    )
+    sizes: Annotated[tuple[Size, ...], checks.COMMAS] = Field((), description="of train-size")
+    lengths: Annotated[tuple[int, ...], checks.COMMAS] = Field(
+        (), description="of iterations, one for each of sizes"
+    )
+    models: Names = Field((), description="of model")
+    methods: Annotated[tuple[Method, ...], checks.COMMAS] = Field(
+        (), description="of method; retrain takes the psi of the partitioned run before it"
+    )
+    splits: Annotated[tuple[Ratio, ...], checks.COMMAS] = Field(
+        (), description="of chunks, as ratios such as 8:1:1; for sensitivity, of weights too"
+    )
+    trials: int = Field(20, ge=1, description="of method random-search: draws, of the first seed")
 
     eval_every: int = Field(100, ge=1, description="iterations between evaluations")
     patience: int = Field(
@@ -69,6 +147,12 @@ class CentralConfig(Settings):
         description="a run ends after so many evaluations without a higher L_ML (or what Laplace "
         "puts in its place), and the one with "
         "the highest counts; 0: it runs to its end, and the last one counts",
+    )
+    eval_size: int = Field(
+        0,
+        ge=0,
+        description="examples of each part behind a point of the curves, 0: all; the last "
+        "evaluation uses all of the test set",
     )
     seeds: int = Field(1, ge=1, description="how many runs: seed, seed+1, ... in OUT/seed-<s>")
     out: str | None = Field(None, description="the run folder, new or empty; default runs/<name>")
@@ -87,15 +171,22 @@ class CentralConfig(Settings):
         return self.name or f"{self.experiment}-seed{self.seed}"
 
     @property
+    def toy(self) -> bool:
+        """Whether it is one of the toy problems, without images."""
+        return self.experiment in TOYS
+
+    @property
     def several(self) -> bool:
         """Whether this makes several runs."""
-        return len(self.inputs) > 1 or self.seeds > 1
+        plural = any(getattr(self, name) for name in SEVERAL.values())
+        return plural or len(self.inputs) > 1 or self.seeds > 1
 
     @model_validator(mode="before")
     @classmethod
-    def _whole(cls, values: Any) -> Any:
-        laplace = isinstance(values, Mapping) and values.get("method") == "laplace"
-        return {**values, "chunks": (1.0,)} if laplace else values
+    def _plain(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("method") == "none":
+            return {**values, "augmentation": "none", "samples": 1}
+        return values
 
     @field_validator("inputs")
     @classmethod
@@ -127,6 +218,7 @@ def make_central_config(values: Mapping[str, object]) -> CentralConfig:
         config = CentralConfig.model_validate(dict(values))
     except ValidationError as error:
         raise ConfigError(sentence(error, CentralConfig.model_fields)) from None
+    _check_images(config)
     if config.experiment == "mask-learning" and len(config.inputs) > 1:
         raise ConfigError(
             "inputs belongs to input-selection; mask-learning learns them, so leave it out"
@@ -135,9 +227,43 @@ def make_central_config(values: Mapping[str, object]) -> CentralConfig:
         if config.experiment != "input-selection":
             raise ConfigError("method laplace learns no mask; use it with input-selection")
         check_laplace()
-    elif config.patience and config.num_partitions == 1:
+    elif config.patience and len(config.chunks) == 1:
         raise ConfigError("patience needs L_ML, which one chunk does not have: use 2 or more")
     return config
+
+
+def _check_images(config: CentralConfig) -> None:
+    if config.toy:
+        if config.method not in ("partitioned", "laplace"):
+            raise ConfigError(f"method {config.method} is for images; {config.experiment} has none")
+        for plural in SEVERAL.values():
+            if getattr(config, plural):
+                raise ConfigError(f"{plural} is for images; {config.experiment} has none")
+    elif config.method == "laplace" or "laplace" in config.methods:
+        raise ConfigError("method laplace is for input-selection, not for images")
+    if config.lengths and len(config.lengths) != len(config.sizes):
+        raise ConfigError(
+            f"lengths has {len(config.lengths)} numbers and sizes {len(config.sizes)}: give one "
+            "for each, or iterations for all"
+        )
+    extractor = config.experiment == "feature-extractor"
+    if extractor and len(config.splits) != len(config.methods):
+        raise ConfigError(
+            f"splits has {len(config.splits)} ratios and methods {len(config.methods)}: of "
+            "feature-extractor give one for each of the methods"
+        )
+    wide = config.augmentation in ("symmetric", "generators")
+    fixed = {"augerino", "random-search"} & {config.method, *config.methods}
+    if fixed and not wide:
+        raise ConfigError(
+            f"augmentation is {config.augmentation!r}, but method {min(fixed)} needs one width for "
+            "each transformation; use symmetric or generators"
+        )
+    if config.method == "retrain" and config.psi is None:
+        raise ConfigError(
+            "psi is not given; method retrain holds it fixed: give its raw values, as in hyper of "
+            "evaluations.jsonl, or let methods be partitioned,retrain"
+        )
 
 
 def preset(experiment: str) -> dict[str, object]:

@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from fedpart.augment import Augmentation
 from fedpart.models import CONCRETE_TEMPERATURE
 
+# Values of one tensor in a line of the records.
+_MOST = 64
+
 
 class ConcreteMask(nn.Module):
     """Lets each input feature through with a probability that is learned.
@@ -110,10 +113,14 @@ class DeclaredPsi:
         return affine, dict(zip(self.start, tensors, strict=True))
 
     def raw(self, hyper: Tensor) -> dict[str, list[float]]:
-        """Psi as it is optimised, for the records."""
+        """Psi as it is optimised, for the records; tensors of weights stand in model.pt alone."""
         affine, tensors = self.split(hyper)
         named = {"augmentation": affine.double().tolist()} if self.augmentation else {}
-        return named | {name: t.double().reshape(-1).tolist() for name, t in tensors.items()}
+        return named | {
+            name: t.double().reshape(-1).tolist()
+            for name, t in tensors.items()
+            if t.numel() <= _MOST
+        }
 
     def readable(self, hyper: Tensor) -> dict[str, float]:
         """Psi in plain units by the name of its buffer, numbered where there are several."""

@@ -21,11 +21,14 @@ class Score:
     accuracy: float
 
 
-def out_of_sample(training: Training) -> list[float]:
+def out_of_sample(training: Training, most: int | None = None) -> list[float]:
     """Mean log-likelihood of each chunk but the first, by the subnetwork that has not seen it.
 
     Noise is drawn as in training, since the objective is an expectation over it.
 
+    Args:
+        training: weights, psi and data.
+        most: examples of each chunk that are scored, or all.
     Returns:
         [C - 1], nats an example: entry ``c - 1`` is chunk ``c`` by subnetwork ``c``.
     Source: eq. (final-approximate-objective-learning-speed-marglik).
@@ -34,11 +37,14 @@ def out_of_sample(training: Training) -> list[float]:
     return [
         score(
             training,
-            k=chunk,
-            positions=np.array(chunks.positions(chunk)),
-            rng=torch_rng(training.settings.seed, "l-ml", training.state.iteration, chunk),
+            k=training.settings.scored_by(chunk),
+            positions=np.array(chunks.positions(chunk))[:most],
+            rng=torch_rng(
+                *(training.settings.seed, "l-ml", training.state.iteration, chunk),
+                device=training.settings.device,
+            ),
         ).log_likelihood
-        for chunk in range(1, training.settings.num_partitions)
+        for chunk in range(1, len(training.settings.chunks))
     ]
 
 
@@ -83,11 +89,13 @@ def score_tensors(
     """
     program = training.program
     parameters = program.layout.merge(program.leaves(training.weights(k)))
-    noise = torch_rng(training.settings.seed, "score", k) if rng is None else rng
+    device = training.settings.device
+    noise = torch_rng(training.settings.seed, "score", k, device=device) if rng is None else rng
     likelihood = correct = 0.0
     size = max(1, _BATCH // training.settings.samples)
     with torch.no_grad():
-        for x, y in zip(torch.split(inputs, size), torch.split(labels, size), strict=True):
+        for part in zip(torch.split(inputs, size), torch.split(labels, size), strict=True):
+            x, y = (tensor.to(device) for tensor in part)
             values, predicted = log_likelihood(
                 *(program, parameters, training.state.hyper, x, y, noise), training=rng is not None
             )

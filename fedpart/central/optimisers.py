@@ -120,7 +120,7 @@ def build_optimiser(settings: Settings) -> Optimiser:
 
 
 def learning_rate(settings: Settings, iteration: int) -> float:
-    """Learning rate of an iteration, which all partitions share.
+    """Learning rate of an iteration, which all partitions share; fine-tuning has its own.
 
     Args:
         settings: schedule, length and rates.
@@ -128,6 +128,8 @@ def learning_rate(settings: Settings, iteration: int) -> float:
     Source: Appendix "Gradient optimization of partitioned parameters" (rates go by the total
         number of iterations); Loshchilov and Hutter 2017 (cosine).
     """
+    if iteration >= settings.iterations and settings.finetune:
+        return settings.finetune_lr
     if settings.schedule == "constant":
         return settings.lr
     done = min(1.0, iteration / (settings.anneal * settings.iterations))
@@ -154,7 +156,7 @@ def decay_of(layout: Layout, partition: int, coefficient: float) -> Decay:
 
     Decay pulls a scale to 0, and with it the product over partitions.
     """
-    affine = torch.zeros(layout.num_parameters, dtype=torch.bool)
+    affine = torch.zeros_like(layout.ids, dtype=torch.bool)
     for entry in layout.entries:
         if entry.merge != "plain":
             affine[entry.start : entry.stop] = True

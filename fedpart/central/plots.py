@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedpart.central.finished import Finished
 from fedpart.central.records import CentralEvaluation, CentralSummary
 from fedpart.plots_curves import COLOURS, STYLES, new_figure, save_figure
 from fedpart.seeds import mean_and_error
@@ -51,17 +52,17 @@ def draw_run(evaluations: Sequence[CentralEvaluation], out: Path) -> None:
     save_figure(figure, out)
 
 
-def draw_masks(runs: Sequence[tuple[str, Sequence[CentralEvaluation]]], out: Path) -> None:
+def draw_masks(runs: Sequence[Finished], out: Path) -> None:
     """Draw learned masks over time, one panel a run.
 
     Args:
-        runs: title and evaluations of each.
+        runs: of mask-learning.
         out: picture to write.
     Source: Figure 2b of the paper.
     """
     figure, grid = new_figure(len(runs), 1)
-    for axis, (title, evaluations) in zip(grid[0], runs, strict=True):
-        _image(figure, axis, evaluations, title)
+    for axis, run in zip(grid[0], runs, strict=True):
+        _image(figure, axis, run.evaluations(), f"seed {run.summary.seed}")
     save_figure(figure, out)
 
 
@@ -86,22 +87,22 @@ def _image(figure: Any, axis: Any, evaluations: Sequence[CentralEvaluation], tit
     figure.colorbar(shown, ax=axis, label="probability that it is open")
 
 
-def draw_inputs(summaries: Sequence[CentralSummary], out: Path) -> None:
+def draw_inputs(runs: Sequence[Finished], out: Path) -> None:
     """Draw L_ML, accuracy and likelihood by the number of inputs that stay.
 
     Mean over seeds, with a band of its standard error.
 
     Args:
-        summaries: of input-selection, any number of seeds for each K.
+        runs: of input-selection, any number of seeds for each K.
         out: picture to write.
     Source: Figure 2a of the paper, left.
     """
     by_inputs: dict[int, list[CentralSummary]] = {}
-    for summary in summaries:
+    for summary in (run.summary for run in runs):
         by_inputs.setdefault(summary.inputs or 0, []).append(summary)
     kept = sorted(by_inputs)
     figure, grid = new_figure(3, 1)
-    laplace = summaries[0].method == "laplace"
+    laplace = runs[0].summary.method == "laplace"
     objective = "Laplace's marginal likelihood" if laplace else "L_ML"
     panels = (
         (f"{objective} [nats an example]", _ML, (("l_ml", "-", ""),), 1.0),

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from fedpart.central.settings import Method
 from fedpart.records import SCHEMAS, Record
 
 
@@ -23,6 +24,9 @@ class CentralEvaluation(Record):
     train_log_likelihood: float
     test_accuracy: float = Field(ge=0, le=1)
     test_log_likelihood: float
+    validation_accuracy: float | None = Field(
+        None, ge=0, le=1, description="of method random-search: on images that nobody trains on"
+    )
     hyper: dict[str, list[float]] = Field(description="psi as optimised")
     hyper_readable: dict[str, float] = Field(description="psi in plain units")
     seconds: float = Field(ge=0, description="since the start, over all resumes")
@@ -32,9 +36,16 @@ class CentralSummary(Record):
     """``summary.json``, written when a run has ended; numbers are of the evaluation that counts."""
 
     kind: Literal["central"]
-    method: Literal["partitioned", "laplace"]
+    method: Method
     experiment: str
     inputs: int | None = Field(description="of input-selection: how many inputs stay")
+    dataset: str | None = Field(None, description="of images; so are the next four")
+    model: str | None = None
+    chunks: list[float] | None = Field(
+        None, description="shares of the data; of method retrain, where its psi was found"
+    )
+    weights: list[float] | None = Field(None, description="shares of the weights")
+    trial: int | None = Field(None, description="of method random-search")
     train_size: int = Field(ge=1)
     test_size: int = Field(ge=1)
     seed: int = Field(ge=0)
@@ -48,6 +59,8 @@ class CentralSummary(Record):
     train_log_likelihood: float
     test_accuracy: float = Field(ge=0, le=1)
     test_log_likelihood: float
+    validation_accuracy: float | None = Field(None, ge=0, le=1)
+    test_accuracy_before_finetune: float | None = Field(None, ge=0, le=1)
     hyper_readable: dict[str, float]
     seconds: float = Field(ge=0, description="updates and evaluations, over all resumes")
     seconds_per_iteration: float = Field(ge=0, description="evaluations included")

@@ -1,22 +1,22 @@
 """A central run's folder: settings, records, checkpoints, picture; and when a run ends early."""
 
-import hashlib
 import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import BaseModel, ValidationError
 from torch.utils.data import TensorDataset
 
 from fedpart import machine
 from fedpart.central.config import CentralConfig
+from fedpart.central.experiments import EXPERIMENTS
 from fedpart.central.objective import out_of_sample, score_tensors, weighted
 from fedpart.central.records import CentralEvaluation, CentralSummary
-from fedpart.central.toys import TASKS, Task
+from fedpart.central.task import Examples
 from fedpart.central.training import Training, TrainingState
 from fedpart.checkpoint import (
     read_checkpoint,
@@ -53,8 +53,10 @@ class CentralRun:
             DataError: a chunk without an example.
         """
         self.path, self.config, self.on_evaluation = path, config, on_evaluation
-        self.task = TASKS[config.experiment](config)
-        self.training = Training(self.task.model, TensorDataset(*self.task.train), config)
+        self.task = task = EXPERIMENTS[config.experiment].task(config)
+        self.training = Training(
+            task.model, TensorDataset(*task.train), config, task.augmentation, task.hyper
+        )
         self.evaluations: list[CentralEvaluation] = []
         self.warnings: list[str] = []
         # The last state that is wholly recorded, and the one with the highest L_ML.
@@ -88,7 +90,7 @@ class CentralRun:
             hardware=machine.hardware(),
             seed=self.config.seed,
             data_source=self.task.source,
-            data_hash=data_hash(self.task),
+            data_hash=self.task.data_hash,
             started=now(),
             ended=None,
             resumed_from=[],
@@ -116,6 +118,7 @@ class CentralRun:
         if "best" not in saved:
             raise OutputError(f"{self.path}/checkpoint.pt is not of a central run")
         began = Origin(**saved["origin"])
+        began = replace(began, settings=_settings(type(self.config)()) | began.settings)
         began.refuse_other(self.path, self._origin())
         self.warnings = began.warnings(self._origin())
         if ended_well(self.path):
@@ -123,9 +126,7 @@ class CentralRun:
         self.training.load_state_dict(saved["training"])
         self._state, self._best = self.training.state, TrainingState(**saved["best"])
         done = self._state.iteration
-        expected = math.ceil(done / self.config.eval_every)
-        if done < self.config.iterations:
-            expected = done // self.config.eval_every
+        expected = sum(map(self._due, range(1, done + 1)))
         try:
             lines = read_lines(self.path / "evaluations.jsonl", expected)
             self.evaluations = [CentralEvaluation(**line) for line in lines]
@@ -154,9 +155,16 @@ class CentralRun:
         if not self._patience_over():
             self.training.run(callbacks=[self._observe])
 
+    def _due(self, done: int) -> bool:
+        return done % self.config.eval_every == 0 or self._ends(done)
+
+    def _ends(self, done: int) -> bool:
+        """Whether training ends here, or fine-tuning begins."""
+        return done in (self.config.iterations, self.config.updates)
+
     def _observe(self, training: Training) -> None:
         done = training.state.iteration
-        due = done % self.config.eval_every == 0 or done == self.config.iterations
+        due = self._due(done)
         if due:
             evaluation = self._evaluate()
             path = self.path / "evaluations.jsonl"
@@ -190,10 +198,14 @@ class CentralRun:
 
     def _evaluate(self) -> CentralEvaluation:
         training, full = self.training, self.config.num_partitions
+        most, ends = self.config.eval_size or None, self._ends(self.training.state.iteration)
         loss = training.take_loss()
-        by_chunk = out_of_sample(training)
-        train = score_tensors(training, full, *self.task.train)
-        test = score_tensors(training, full, *self.task.test)
+        by_chunk = out_of_sample(training, most)
+        train = score_tensors(training, full, *_first(self.task.train, most))
+        test = score_tensors(training, full, *_first(self.task.test, None if ends else most))
+        validation = None
+        if ends and self.task.validation is not None:
+            validation = score_tensors(training, full, *self.task.validation).accuracy
         l_ml = weighted(training, by_chunk) if by_chunk else None
         if self.config.method == "laplace":
             from fedpart.central.laplace import log_marginal_likelihood
@@ -209,6 +221,7 @@ class CentralRun:
             train_log_likelihood=train.log_likelihood,
             test_accuracy=test.accuracy,
             test_log_likelihood=test.log_likelihood,
+            validation_accuracy=validation,
             hyper=training.psi.raw(training.state.hyper),
             hyper_readable=training.hyper,
             seconds=self._seconds,
@@ -227,12 +240,13 @@ class CentralRun:
             method=config.method,
             experiment=config.experiment,
             inputs=config.inputs[0] if config.experiment == "input-selection" else None,
+            **self._of_images(),
             train_size=config.train_size,
-            test_size=config.test_size,
+            test_size=len(self.task.test[1]),
             seed=config.seed,
             data_seed=config.data_seed,
             config_hash=config.config_hash,
-            data_hash=data_hash(self.task),
+            data_hash=self.task.data_hash,
             iterations=self._state.iteration,
             seconds=self._seconds,
             seconds_per_iteration=self._seconds / self._state.iteration,
@@ -244,6 +258,21 @@ class CentralRun:
         draw_run(self.evaluations, self.path / "curves.png")
         self.close("ok", 0)
         return summary
+
+    def _of_images(self) -> dict[str, Any]:
+        config = self.config
+        if config.toy:
+            return {}
+        chunks = config.psi_chunks or config.chunks
+        whole = [e for e in self.evaluations if e.iteration == config.iterations]
+        return {
+            "dataset": config.dataset,
+            "model": config.model,
+            "chunks": list(chunks),
+            "weights": list(config.weights or chunks),
+            "trial": config.trial if config.method == "random-search" else None,
+            "test_accuracy_before_finetune": whole[0].test_accuracy if config.finetune else None,
+        }
 
     def close(self, reason: str, exit_code: int) -> int | None:
         """Say in ``run.json`` how the run ended; keep what is complete for a resume.
@@ -293,11 +322,10 @@ class CentralRun:
         self._saved = self._state.iteration
 
     def _origin(self) -> Origin:
-        values = self.config.result_values()
         return Origin(
-            settings={kebab(name): value for name, value in values.items()},
+            settings=_settings(self.config),
             config_hash=self.config.config_hash,
-            data={"the hash of the examples": data_hash(self.task)},
+            data={"the hash of the examples": self.task.data_hash},
             source=self.task.source,
             versions=machine.versions(),
         )
@@ -306,9 +334,9 @@ class CentralRun:
         write_atomic(self.path / name, (record.model_dump_json(indent=2) + "\n").encode())
 
 
-def data_hash(task: Task) -> str:
-    """sha256 over all examples, hex."""
-    digest = hashlib.sha256()
-    for tensor in (*task.train, *task.test):
-        digest.update(tensor.to(torch.float64).numpy().tobytes())
-    return digest.hexdigest()
+def _settings(config: CentralConfig) -> dict[str, Any]:
+    return {kebab(name): value for name, value in config.result_values().items()}
+
+
+def _first(examples: Examples, most: int | None) -> Examples:
+    return examples[0][:most], examples[1][:most]

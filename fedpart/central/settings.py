@@ -10,12 +10,40 @@ from fedpart.errors import ConfigError
 from fedpart.spelling import sentence
 from fedpart.values import Resolved, by_key
 
+Method = Literal[
+    "partitioned",
+    "networks",
+    "validation",
+    "augerino",
+    "none",
+    "retrain",
+    "random-search",
+    "laplace",
+]
+# Methods that train one network on all data.
+WHOLE = frozenset({"none", "augerino", "retrain", "random-search", "laplace"})
+
 
 class Settings(Resolved):
-    """Settings of one partitioned training, checked and resolved."""
+    """Settings of one partitioned training, checked and resolved.
 
+    Methods that train one network on all data set ``chunks`` to 1; ``finetune`` is 0 but for
+    ``validation``.
+    """
+
+    method: Method = Field(
+        "partitioned",
+        description="partitioned: psi by subnetworks; networks: by as many networks that share no "
+        "weight, all updated in each iteration; validation: one network trained on the first "
+        "chunk, psi on the others; and on all data, which sets chunks 1, augerino: with a reward "
+        "for wide augmentation; none: without psi; retrain, random-search: psi held fixed, learned "
+        "or drawn; laplace: of input-selection, the marginal likelihood of diagonal Laplace",
+    )
     chunks: Annotated[tuple[float, ...], checks.COMMAS, checks.SHARES] = Field(
         (0.8, 0.1, 0.1), description="share of data, and of weights, in each chunk; sums to 1"
+    )
+    weights: Annotated[tuple[float, ...], checks.COMMAS, checks.SHARES] | None = Field(
+        None, description="share of weights in each partition, where it is not that of the data"
     )
     defaults: Literal["init", "zero"] = Field(
         "init", description="weights of partitions a subnetwork does not have"
@@ -44,6 +72,17 @@ class Settings(Resolved):
         "trained on, its square root, or not at all",
     )
     hyper_lr: float = Field(1e-3, gt=0, description="Adam step on psi")
+    augerino_lr: float = Field(0.05, gt=0, description="that of method augerino")
+    augerino_weight: float = Field(
+        0.01, ge=0, description="weight of Augerino's reward for wide augmentation (lambda)"
+    )
+    finetune: int = Field(
+        0,
+        ge=0,
+        description="of validation: so many updates more at the end, on all data, psi held fixed, "
+        "moments begun anew",
+    )
+    finetune_lr: float = Field(0.01, gt=0, description="their learning rate")
     samples: int = Field(1, ge=1, le=1000, description="noisy copies of each example (S)")
     average: Literal["logits", "probs"] = Field(
         "logits", description="what is averaged over the copies of an example"
@@ -51,17 +90,61 @@ class Settings(Resolved):
     precision: Literal["fp32", "bf16"] = Field(
         "fp32", description="what the network computes in; values and sums stay fp32"
     )
+    device: Literal["cpu", "cuda"] = Field("cpu", description="where it computes")
     seed: int = Field(0, ge=0, description="seed of weights, chunks, batches and noise")
 
     @property
     def num_partitions(self) -> int:
-        """C, the number of chunks, partitions and subnetworks."""
-        return len(self.chunks)
+        """C, the number of partitions and subnetworks: that of chunks, or 1 for one network."""
+        return 1 if self.method in WHOLE or self.method == "validation" else len(self.chunks)
+
+    @property
+    def weight_shares(self) -> tuple[float, ...]:
+        """Share of weights in each partition, [C]."""
+        return (1.0,) if self.num_partitions == 1 else self.weights or self.chunks
+
+    @property
+    def updates(self) -> int:
+        """Iterations in all, those of fine-tuning included."""
+        return self.iterations + self.finetune
+
+    def scored_by(self, chunk: int) -> int:
+        """Subnetwork that scores ``chunk`` for psi: ``chunk``, which has not seen it.
+
+        A validation set, and Augerino's training data, are scored by the one network there is.
+        """
+        return chunk if self.num_partitions > 1 else 1
 
     @model_validator(mode="before")
     @classmethod
-    def _keys(cls, values: Any) -> Any:
-        return by_key(values) if isinstance(values, Mapping) else values
+    def _resolve(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        given = by_key(values)
+        method = given.get("method", "partitioned")
+        if method in WHOLE:
+            given |= {"chunks": (1.0,)}
+        if method != "validation":
+            given |= {"finetune": 0}
+        return given
+
+    @model_validator(mode="after")
+    def _fit(self) -> "Settings":
+        if self.num_partitions > 1 and len(self.weight_shares) != len(self.chunks):
+            raise ValueError(
+                f"weights has {len(self.weight_shares)} shares and chunks {len(self.chunks)}; "
+                "there must be one for each chunk"
+            )
+        if self.method == "validation" and len(self.chunks) < 2:
+            raise ValueError(
+                "chunks is 1; method validation needs 2 or more: the first is trained on, psi on "
+                "the others"
+            )
+        if self.method == "networks" and self.weight_decay:
+            raise ValueError(
+                f"weight-decay is {self.weight_decay:g}; method networks has none: use 0"
+            )
+        return self
 
 
 def make_settings(**values: Any) -> Settings:

@@ -1,23 +1,28 @@
-"""Several central runs, which differ in K or in the seed: their folders, and what they come to.
+"""Several central runs: their folders, and what they come to.
 
-``OUT/config.toml`` holds the settings of all; a run's folder is ``OUT/seed-<s>``, or
-``OUT/inputs-<K>/seed-<s>`` where K differs too. ``OUT/sweep.json`` and ``sweep.png`` hold what is
-finished.
+``OUT/config.toml`` holds the settings of all; what a run differs in names the folders down to it,
+``OUT/.../seed-<s>``. ``OUT/sweep.json``, ``sweep.png`` and, of images, ``table.md`` hold what is
+finished. Several processes may work on one sweep: a run that another has begun is passed over.
 """
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from fedpart.central.config import CentralConfig, read_central_config
-from fedpart.central.records import CentralEvaluation, CentralSummary
+from fedpart.central.config import (
+    SEVERAL,
+    CentralConfig,
+    make_central_config,
+    read_central_config,
+)
+from fedpart.central.experiments import EXPERIMENTS, Point
+from fedpart.central.finished import Finished, finished, learned_psi
+from fedpart.central.records import CentralSummary
 from fedpart.checkpoint import write_atomic
-from fedpart.errors import OutputError
+from fedpart.errors import ConfigError, OutputError
 from fedpart.records import Record
-from fedpart.run_files import ended_well, new_folder, read_lines
-
-INFORMATIVE = 15
+from fedpart.run_files import new_folder
 
 
 class Sweep(Record):
@@ -37,84 +42,70 @@ def new_parent(path: Path, config: CentralConfig) -> None:
     write_atomic(path / "config.toml", config.to_toml().encode())
 
 
+def folders(parent: Path, config: CentralConfig) -> list[tuple[Path, Point]]:
+    """Folder of each run, and what it sets, in order."""
+    points = EXPERIMENTS[config.experiment].points(config)
+    return [(parent.joinpath(*point.words), point) for point in points]
+
+
 def single_runs(parent: Path, config: CentralConfig) -> Iterator[tuple[Path, CentralConfig]]:
-    """Folder and settings of each run: all K for one seed, then for the next.
+    """Folder and settings of each run, made only when its turn has come.
+
+    A plain network takes its psi from the partitioned run with the same other settings, and is
+    passed over until that has ended.
 
     Raises:
+        ConfigError: settings that do not fit; a plain network without such a run before it.
         OutputError: a folder that began with other settings.
     """
-    for seed in range(config.seed, config.seed + config.seeds):
-        for kept in config.inputs:
-            folder = parent / f"inputs-{kept}" if len(config.inputs) > 1 else parent
-            folder = folder / f"seed-{seed}"
-            update = {"seed": seed, "seeds": 1, "inputs": (kept,), "out": str(folder)}
-            one = config.model_copy(update=update)
-            if (folder / "config.toml").is_file():
-                theirs = read_central_config(folder)
-                if theirs.config_hash != one.config_hash:
-                    raise OutputError(
-                        f"{folder} began with other settings than {parent / 'config.toml'}: set "
-                        "them back, or start a new run"
-                    )
-            yield folder, one
+    of_all = config.model_dump(by_alias=True, exclude={*SEVERAL.values(), "seeds"})
+    places = dict(folders(parent, config))
+    for folder, point in places.items():
+        update = {**point.update, "out": str(folder)}
+        if (of_all | update)["method"] == "retrain" and config.psi is None:
+            twin = parent.joinpath(*("partitioned" if w == "retrain" else w for w in point.words))
+            if twin not in places or twin == folder:
+                raise ConfigError(
+                    "method retrain takes the psi of a partitioned run: put partitioned before it "
+                    "in methods, or give psi"
+                )
+            found = finished(twin)
+            if found is None:
+                continue
+            update |= {"psi": learned_psi(found), "psi-chunks": found.summary.chunks}
+        one = make_central_config(of_all | update)
+        if (folder / "config.toml").is_file():
+            theirs = read_central_config(folder)
+            if theirs.config_hash != one.config_hash:
+                raise OutputError(
+                    f"{folder} began with other settings than {parent / 'config.toml'}: set "
+                    "them back, or start a new run"
+                )
+        yield folder, one
 
 
-def summary_of(folder: Path) -> CentralSummary | None:
-    """What a run came to; None where it is not finished.
-
-    Raises:
-        OutputError: a damaged file.
-    """
-    if not ended_well(folder):
-        return None
-    try:
-        return CentralSummary.model_validate_json((folder / "summary.json").read_bytes())
-    except (OSError, ValidationError):
-        raise OutputError(f"{folder / 'summary.json'} is damaged: start that run anew") from None
-
-
-def evaluations_of(folder: Path) -> list[CentralEvaluation]:
-    """Every evaluation of a run.
+def all_finished(parent: Path, config: CentralConfig) -> list[Finished]:
+    """Every run that has ended, in order.
 
     Raises:
         OutputError: a damaged file.
     """
-    return [CentralEvaluation(**line) for line in read_lines(folder / "evaluations.jsonl")]
+    return [run for folder, _ in folders(parent, config) if (run := finished(folder)) is not None]
 
 
-def write_sweep(parent: Path, config: CentralConfig, summaries: Sequence[CentralSummary]) -> None:
-    """Write ``sweep.json`` and ``sweep.png``.
+def write_sweep(parent: Path, config: CentralConfig, runs: Sequence[Finished]) -> list[str]:
+    """Write ``sweep.json``, ``sweep.png`` and, of images, ``table.md``.
 
+    Returns:
+        what the runs say, in lines.
     Raises:
         OutputError: a place that cannot be written.
     """
-    from fedpart.central.plots import draw_inputs, draw_masks
-
-    sweep = Sweep(experiment=config.experiment, runs=list(summaries))
-    text = sweep.model_dump_json(indent=1)
-    write_atomic(parent / "sweep.json", (text + "\n").encode())
-    if config.experiment == "input-selection":
-        draw_inputs(summaries, parent / "sweep.png")
-        return
-    runs = [(f"seed {s.seed}", evaluations_of(parent / f"seed-{s.seed}")) for s in summaries]
-    draw_masks(runs, parent / "sweep.png")
-
-
-def verdict(summaries: Sequence[CentralSummary]) -> list[str]:
-    """What each seed says about the inputs, a sentence each."""
-    lines = []
-    for seed in sorted({s.seed for s in summaries}):
-        runs = [s for s in summaries if s.seed == seed]
-        if runs[0].inputs is None:
-            mask = list(runs[0].hyper_readable.values())
-            shut, open_ = max(mask[INFORMATIVE:]), min(mask[:INFORMATIVE])
-            right = sum((p > 0.5) == (i < INFORMATIVE) for i, p in enumerate(mask))
-            lines.append(
-                f"seed {seed}: {right} of {len(mask)} inputs right; open, at least {open_:.3f} of "
-                f"the informative, at most {shut:.3f} of the others"
-            )
-        else:
-            best = max(runs, key=lambda s: s.l_ml if s.l_ml is not None else float("-inf"))
-            name = "L_ML" if best.method == "partitioned" else "Laplace's evidence"
-            lines.append(f"seed {seed}: {name} highest at K = {best.inputs} of {len(runs)} runs")
+    experiment = EXPERIMENTS[config.experiment]
+    sweep = Sweep(experiment=config.experiment, runs=[run.summary for run in runs])
+    write_atomic(parent / "sweep.json", (sweep.model_dump_json(indent=1) + "\n").encode())
+    lines = experiment.text(runs)
+    if not config.toy:
+        write_atomic(parent / "table.md", ("\n".join(lines) + "\n").encode())
+    experiment.draw(runs, parent / "sweep.png")
     return lines

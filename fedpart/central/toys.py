@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -11,27 +10,11 @@ from torch import Tensor, nn
 
 from fedpart.central.config import CentralConfig
 from fedpart.central.hyper import ConcreteMask, FixedMask
+from fedpart.central.task import Task
 from fedpart.program import global_seed
 from fedpart.streams import numpy_rng, torch_seed
 
 FEATURES, INFORMATIVE = 30, 15
-
-
-@dataclass(frozen=True)
-class Task:
-    """What an experiment trains, on what, and what it is tested on.
-
-    Attributes:
-        model: with its initial weights.
-        train: inputs and labels.
-        test: inputs and labels.
-        source: one sentence on where the data came from.
-    """
-
-    model: nn.Module
-    train: tuple[Tensor, Tensor]
-    test: tuple[Tensor, Tensor]
-    source: str
 
 
 def draw(size: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
@@ -93,9 +76,3 @@ def input_selection(config: CentralConfig) -> Task:
 def mask_learning(config: CentralConfig) -> Task:
     """A mask to be learned. Source: Section 5, "Differentiable input selection"."""
     return _task(config, lambda: ConcreteMask(FEATURES, config.mask_start))
-
-
-TASKS: dict[str, Callable[[CentralConfig], Task]] = {
-    "input-selection": input_selection,
-    "mask-learning": mask_learning,
-}

@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from fedpart.augment import Augmentation
-from fedpart.central.chunks import Chunks, draw_hyper_batch, draw_weights_batch
+from fedpart.central.chunks import Chunks, draw_hyper_batch, draw_updates
 from fedpart.central.hyper import DeclaredPsi
+from fedpart.central.networks import only, separate
 from fedpart.central.optimisers import (
     Adam,
     Moments,
@@ -23,11 +25,12 @@ from fedpart.central.optimisers import (
 )
 from fedpart.central.settings import Settings
 from fedpart.checkpoint import read_checkpoint, write_checkpoint
-from fedpart.client import psi_gradient, weight_gradient
+from fedpart.client import psi_gradient, reward_gradient, weight_gradient
 from fedpart.errors import ConfigError, OutputError
 from fedpart.layout import Layout, insert, subnetwork
 from fedpart.models import refuse_running_statistics, swap_dropout
 from fedpart.program import Partitioned, full_state
+from fedpart.runtime import check_device
 from fedpart.streams import numpy_rng, torch_rng, torch_seed
 
 
@@ -79,6 +82,7 @@ class Training:
         dataset: Dataset[Any],
         settings: Settings | None = None,
         augmentation: Augmentation | None = None,
+        hyper: Tensor | None = None,
     ) -> None:
         """Partition ``model`` and split ``dataset``.
 
@@ -88,61 +92,83 @@ class Training:
             dataset: pairs (input tensor, label).
             settings: see there.
             augmentation: family of affine maps of images [c, h, w] in [0, 1], widths learned.
+            hyper: psi at the start, [H], such as another training's ``state.hyper``, which
+                method ``retrain`` holds fixed; else what layers and augmentation start with.
         Raises:
-            ConfigError: a model that cannot be partitioned.
+            ConfigError: a model that cannot be partitioned, or ``hyper`` of another length.
             DataError: a chunk without an example.
         """
         self.settings = settings = Settings() if settings is None else settings
         network = copy.deepcopy(model)
         refuse_running_statistics(network)
         swap_dropout(network, None)
-        layout = Layout.build(network, settings.chunks, numpy_rng(settings.seed, "assignment"))
-        initial = layout.spread(dict(network.named_parameters()))
-        default = layout.defaults(initial, settings.defaults == "zero")
+        if settings.method == "networks":
+            layout, initial = separate(network, settings.num_partitions)
+        else:
+            rng = numpy_rng(settings.seed, "assignment")
+            layout = Layout.build(network, settings.weight_shares, rng)
+            initial = layout.spread(dict(network.named_parameters()))
         self.psi = DeclaredPsi.of(network, augmentation)
+        check_device(settings.device)
+        network, layout = network.to(settings.device), layout.to(settings.device)
+        initial = initial.to(settings.device)
+        default = layout.defaults(initial, settings.defaults == "zero")
         self.program = Partitioned(network, layout, initial, default, self.psi, settings)
         self.chunks = Chunks(dataset, settings.chunks, settings.seed)
         self._optimiser, self._hyper_optimiser = build_optimiser(settings), Adam(settings.adam_eps)
-        total, parts = len(self.chunks), range(layout.num_partitions)
+        parts = range(layout.num_partitions)
+        total = self.chunks.seen_by(len(parts))
         decay = [
             settings.weight_decay * decay_factor(settings, self.chunks.seen_by(j + 1), total)
             for j in parts
         ]
         self._decay = [decay_of(layout, j, decay[j]) for j in parts]
-        theta, hyper = initial.clone(), self.psi.initial()
+        hyper = self.psi.initial() if hyper is None else hyper.detach().clone()
+        hyper = hyper.to(settings.device)
+        if hyper.numel() != self.psi.size:
+            raise ConfigError(
+                f"psi has {hyper.numel()} values, but model and augmentation have {self.psi.size}"
+            )
+        theta = initial.clone()
         self.state = TrainingState(
             iteration=0,
             theta=theta,
-            moments=tuple(self._optimiser.start(layout.take(theta, j)) for j in parts),
-            steps=(0,) * len(parts),
+            **self._rested(theta),
             hyper=hyper,
             hyper_moments=self._hyper_optimiser.start(hyper),
             hyper_steps=0,
         )
 
+    def _rested(self, theta: Tensor) -> dict[str, Any]:
+        """Moments and step counters of the weights as they are before the first step."""
+        parts = range(self.program.layout.num_partitions)
+        moments = (self._optimiser.start(self.program.layout.take(theta, j)) for j in parts)
+        return {"moments": tuple(moments), "steps": (0,) * len(parts)}
+
     @property
     def hyper(self) -> dict[str, float]:
         """Psi in plain units."""
-        return self.psi.readable(self.state.hyper)
+        return self.psi.readable(self.state.hyper.cpu())
 
     @property
     def learns_hyper(self) -> bool:
-        """Whether there is any psi, and a chunk that scores it."""
-        return self.psi.size > 0 and self.settings.num_partitions > 1
+        """Whether there is any psi, and data that score it."""
+        augerino = self.settings.method == "augerino"
+        return self.psi.size > 0 and (augerino or len(self.settings.chunks) > 1)
 
     def run(
         self,
         iterations: int | None = None,
         callbacks: Sequence[Callable[["Training"], object]] = (),
     ) -> None:
-        """Go on for so many iterations, or up to ``settings.iterations``.
+        """Go on for so many iterations, or up to ``settings.updates``.
 
         Args:
             iterations: how many more.
             callbacks: called in turn after each of them; one that raises ``StopIteration`` ends
                 the training there.
         """
-        left = self.settings.iterations - self.state.iteration
+        left = self.settings.updates - self.state.iteration
         # Layers of the user's may draw from torch's own generator; its state is put back after.
         with torch.random.fork_rng(devices=[]):
             for _ in range(left if iterations is None else iterations):
@@ -158,21 +184,24 @@ class Training:
         state, settings = self.state, self.settings
         key = (settings.seed, "central", state.iteration)
         torch.default_generator.manual_seed(torch_seed(*key))
-        draws = numpy_rng(*key, 0)
-        partition, batch = draw_weights_batch(
-            draws, self.chunks, settings.chunks, settings.batch_size
-        )
-        state = self.update_weights(
-            state, partition, *self.chunks.take(batch), rng=torch_rng(*key, 1)
-        )
-        if self.learns_hyper:
+        draws, rng = numpy_rng(*key, 0), torch_rng(*key, 1, device=settings.device)
+        finetuning = settings.finetune > 0 and state.iteration >= settings.iterations
+        if finetuning and state.iteration == settings.iterations:
+            state = replace(state, **self._rested(state.theta))
+        for partition, batch in draw_updates(draws, self.chunks, settings, state.iteration):
+            state = self.update_weights(state, partition, *self.take(batch), rng=rng)
+        if self.learns_hyper and not finetuning:
             chunk, batch = draw_hyper_batch(
                 draws, self.chunks, settings.chunks, settings.batch_size
             )
-            state = self.update_hyper(
-                state, chunk, *self.chunks.take(batch), rng=torch_rng(*key, 2)
-            )
+            rng = torch_rng(*key, 2, device=settings.device)
+            state = self.update_hyper(state, chunk, *self.take(batch), rng=rng)
         self.state = replace(state, iteration=state.iteration + 1)
+
+    def take(self, positions: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Examples of ``chunks`` at these positions, where training computes."""
+        inputs, labels = self.chunks.take(positions)
+        return inputs.to(self.settings.device), labels.to(self.settings.device)
 
     def update_weights(
         self,
@@ -226,26 +255,33 @@ class Training:
 
         Args:
             state: before the step; not changed.
-            chunk: c >= 1, which subnetwork c scores.
+            chunk: c, which subnetwork ``settings.scored_by(c)`` scores.
             inputs: the batch, [b, ...], of that chunk.
             labels: [b].
             rng: noise of augmentation, dropout and masks.
         Source: eq. (final-approximate-objective-learning-speed-marglik).
         """
-        leaves = self.program.leaves(self._weights(state, chunk))
+        settings = self.settings
+        leaves = self.program.leaves(self._weights(state, settings.scored_by(chunk)))
         gradient, _ = psi_gradient(self.program, leaves, state.hyper, inputs, labels, rng)
+        augerino = settings.method == "augerino"
+        if augerino:
+            gradient -= settings.augerino_weight * reward_gradient(self.program, state.hyper)
         hyper, moments = self._hyper_optimiser.step(
             state.hyper,
             gradient,
             state.hyper_moments,
             count=state.hyper_steps + 1,
-            lr=self.settings.hyper_lr,
+            lr=settings.augerino_lr if augerino else settings.hyper_lr,
             decay=0.0,
         )
         return replace(state, hyper=hyper, hyper_moments=moments, hyper_steps=state.hyper_steps + 1)
 
     def _weights(self, state: TrainingState, k: int) -> Tensor:
-        return subnetwork(state.theta, self.program.default, self.program.layout.ids, k)
+        ids = self.program.layout.ids
+        if self.settings.method == "networks":
+            return only(state.theta, ids, k)
+        return subnetwork(state.theta, self.program.default, ids, k)
 
     def weights(self, k: int) -> Tensor:
         """Weights of subnetwork ``k``, [P]; ``k`` = C is the full network."""
@@ -259,7 +295,10 @@ class Training:
 
     def trained(self) -> dict[str, Any]:
         """The full network's plain state dict, and psi: ``{"model": ..., "hyper": [H]}``."""
-        return full_state(self.program, self.state.theta, self.state.hyper)
+        theta = self.weights(len(self.state.steps))
+        whole: Any = full_state(self.program, theta, self.state.hyper)
+        model = {name: value.cpu() for name, value in whole["model"].items()}
+        return {"model": model, "hyper": whole["hyper"].cpu()}
 
     def state_dict(self) -> dict[str, Any]:
         """All that an exact resume needs, as tensors, numbers, lists and dicts."""
@@ -271,12 +310,13 @@ class Training:
         Raises:
             ConfigError: other settings, or another model.
         """
-        settings = self.settings.result_values()
-        for name, value in settings.items():
-            if saved["settings"].get(name) != value:
+        # A setting that came with a later version was, until then, what its default is.
+        before = Settings().result_values() | saved["settings"]
+        for name, value in self.settings.result_values().items():
+            if before.get(name, value) != value:
                 raise ConfigError(
-                    f"{name} was {saved['settings'].get(name)} and is {value} now: a training goes "
-                    "on with the settings it began with"
+                    f"{name} was {before[name]} and is {value} now: a training goes on with the "
+                    "settings it began with"
                 )
         values = dict(saved["state"])
         for name in ("theta", "hyper"):

@@ -15,6 +15,7 @@ from fedpart.data.images import Images, own_images
 from fedpart.data.rotate import draw_angles, rotate
 from fedpart.data.sources import load_digits
 from fedpart.data.split import check_split, skew_groups, split_clients
+from fedpart.data.tiny import load_tinyimagenet
 from fedpart.errors import DataError
 from fedpart.streams import numpy_rng
 
@@ -129,10 +130,10 @@ def load_federated(config: Config) -> FederatedData:
     val_images, val_labels = found.images[validation], found.labels[validation]
     test_images, angles = found.test_images, None
     if config.rotated:
-        images, angles = _rotated(config, "train", images)
-        val_images, _ = _rotated(config, "validation", val_images)
+        images, angles = rotated_part(config.data_seed, "train", images)
+        val_images, _ = rotated_part(config.data_seed, "validation", val_images)
         if test_images is not None:
-            test_images, _ = _rotated(config, "test", test_images)
+            test_images, _ = rotated_part(config.data_seed, "test", test_images)
     client_indices = split_clients(
         skew_groups(config.skew, labels, angles),
         config.clients,
@@ -166,11 +167,18 @@ def load_upright(config: Config) -> Images:
     Raises:
         DataError: missing or damaged.
     """
-    loaders = {"mnist": load_digits, "cifar10": load_cifar10}
     upright = config.dataset.removeprefix("rot") if config.rotated else config.dataset
-    if upright in loaders:
-        return loaders[upright](config.data_dir)
-    return own_images(config.dataset, config.data_dir)
+    return upright_images(upright, config.data_dir)
+
+
+def upright_images(name: str, data_dir: str | None) -> Images:
+    """Images of the data set called ``name``: one that is known, or a user's own.
+
+    Raises:
+        DataError: missing or damaged.
+    """
+    loaders = {"mnist": load_digits, "cifar10": load_cifar10, "tinyimagenet": load_tinyimagenet}
+    return loaders[name](data_dir) if name in loaders else own_images(name, data_dir)
 
 
 def _choose(config: Config, found: Images) -> tuple[np.ndarray, np.ndarray]:
@@ -189,8 +197,15 @@ def _choose(config: Config, found: Images) -> tuple[np.ndarray, np.ndarray]:
     return order[: config.train_size], order[config.train_size :][::-1][: found.validation]
 
 
-def _rotated(config: Config, part: str, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    angles = draw_angles(numpy_rng(config.data_seed, f"angles-{part}"), len(images))
+def rotated_part(seed: int, part: str, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Images [n, c, h, w], each turned by an angle of its own, and the angles in radians [n].
+
+    Args:
+        seed: of the data.
+        part: ``train``, ``validation`` or ``test``, whose angles are drawn apart.
+        images: upright.
+    """
+    angles = draw_angles(numpy_rng(seed, f"angles-{part}"), len(images))
     return rotate(images, angles), angles
 
 

@@ -130,7 +130,7 @@ def part_arrays(
 
 
 def folder_arrays(
-    place: Path, num_classes: int, shape: tuple[int, int], colour: bool
+    place: Path, num_classes: int, shape: tuple[int, int], colour: bool, grey_too: bool = False
 ) -> tuple[Callable[[], str], Callable[[], dict[str, np.ndarray]]]:
     """Key and contents of an image folder ``train/<class>/*``, ``test/<class>/*``.
 
@@ -139,6 +139,7 @@ def folder_arrays(
         num_classes: at most so many.
         shape: (height, width) of every image.
         colour: three channels, or one.
+        grey_too: whether grey images among colour ones are turned to colour, not refused.
     Returns:
         two functions: the key of what lies there, and its arrays by name.
     Raises:
@@ -161,7 +162,7 @@ def folder_arrays(
     def build() -> dict[str, np.ndarray]:
         arrays = {OTHERS: np.array([len(others)])}
         for part, members in files.items():
-            images, values = read_images(members, labels, shape, colour)
+            images, values = read_images(members, labels, shape, colour, grey_too)
             arrays |= part_arrays(part, images, values, f"{place / part}/<class>")
         return arrays
 

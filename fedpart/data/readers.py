@@ -159,7 +159,11 @@ def class_labels(names: list[str], num_classes: int, where: Path) -> dict[str, i
 
 
 def read_images(
-    files: dict[str, list[Path]], labels: dict[str, int], shape: tuple[int, int], colour: bool
+    files: dict[str, list[Path]],
+    labels: dict[str, int],
+    shape: tuple[int, int],
+    colour: bool,
+    grey_too: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Decode an image folder.
 
@@ -168,20 +172,22 @@ def read_images(
         labels: from ``class_labels``.
         shape: (height, width) in pixels that each image must have.
         colour: red, green and blue; else grey, to which colour images are turned.
+        grey_too: whether grey images among colour ones are turned to colour.
     Returns:
         images uint8 [n, h, w], or [n, 3, h, w] in colour, and labels [n] int64.
     Raises:
-        DataError: a file that is no image, is cut, has another size, or is grey among colour ones.
+        DataError: a file that is no image, is cut, has another size, or is grey among colour ones
+            where ``grey_too`` is not set.
     """
     pairs = [(file, labels[name]) for name, members in files.items() for file in members]
     images = np.empty((len(pairs), *((3, *shape) if colour else shape)), np.uint8)
     for position, (file, _) in enumerate(pairs):
-        pixels = _read_image(file, shape, colour)
+        pixels = _read_image(file, shape, colour, grey_too)
         images[position] = pixels.transpose(2, 0, 1) if colour else pixels
     return images, np.array([label for _, label in pairs], np.int64)
 
 
-def _read_image(file: Path, shape: tuple[int, int], colour: bool) -> np.ndarray:
+def _read_image(file: Path, shape: tuple[int, int], colour: bool, grey_too: bool) -> np.ndarray:
     try:
         with Image.open(file) as image:
             if image.mode not in _PIXELS:
@@ -190,7 +196,7 @@ def _read_image(file: Path, shape: tuple[int, int], colour: bool) -> np.ndarray:
                     f"{file} has pixels of mode {image.mode!r}; "
                     f"convert it to 8-bit {'colour' if colour else 'grey'}"
                 )
-            if colour and image.mode in _GREY:
+            if colour and not grey_too and image.mode in _GREY:
                 raise DataError(
                     f"{file} is grey (mode {image.mode!r}) among colour images; "
                     "convert it to RGB or remove it"

@@ -14,13 +14,7 @@ import pytest
 import torch
 from command_line import SIM
 
-from fedpart.central.config import (
-    EXPERIMENTS,
-    PRESETS,
-    make_central_config,
-    preset,
-    read_central_config,
-)
+from fedpart.central.config import make_central_config, preset, read_central_config
 from fedpart.central.records import FILES, schema
 from fedpart.central.sweep import Sweep
 from fedpart.records import SCHEMAS
@@ -206,18 +200,8 @@ def test_what_cannot_be_done_is_said_in_a_sentence(sim, home, words, code, says)
 @pytest.mark.parametrize("folder", sorted((SIM.parent / "results/central").glob("*/")))
 def test_committed_results_are_what_the_program_writes(folder):
     sweep = Sweep.model_validate_json((folder / "sweep.json").read_bytes())
-    assert folder.name.startswith(sweep.experiment)
     assert read_central_config(folder).experiment == sweep.experiment
     assert all(run.kind == "central" for run in sweep.runs)
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_each_experiment_has_a_preset_with_its_claim(name):
-    config = make_central_config(preset(name))
-    assert config.experiment == name
-    text = (PRESETS / f"{name}.toml").read_text()
-    for word in ("# Claim:", "# Time:", "# Hardware:"):
-        assert word in text
 
 
 def test_the_library_example_of_the_readme_runs(tmp_path):

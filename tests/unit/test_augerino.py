@@ -9,7 +9,7 @@ import torch
 
 from fedpart.accounting import out_of_sample
 from fedpart.algorithm import run
-from fedpart.augment import augerino_reward
+from fedpart.augment import augerino_reward, natural_widths
 from fedpart.client import ClientTask, client_update
 from fedpart.errors import ConfigError
 from fedpart.server import initial_state
@@ -102,7 +102,8 @@ def test_a_family_without_widths_is_refused(augmentation):
 def _widest(variant: str) -> float:
     program = _program(augerino=variant, hyper_lr=0.5, rounds=60)
     state = run(program, tiny.data(), initial_state(program), tiny.Silent())
-    return float(program.hyper.natural_widths(state.hyper)[1:].abs().max())
+    widths = natural_widths(program.hyper.augmentation, program.hyper.split(state.hyper)[0])
+    return float(widths[1:].abs().max())
 
 
 def test_unsafe_augerino_diverges_and_the_safe_one_does_not():

@@ -1,0 +1,199 @@
+"""The experiments on images as users type them, on few of them: folders, tables, pictures."""
+
+import json
+import os
+import shutil
+
+import pytest
+from PIL import Image
+
+from fedpart.central.config import PRESETS, make_central_config, preset, read_central_config
+from fedpart.central.sweep import Sweep, folders, single_runs
+from fedpart.run_files import lock_run, read_lines
+
+TINY = (
+    *("--train-size", "60", "--test-size", "20", "--batch-size", "4", "--samples", "2"),
+    *("--iterations", "4", "--eval-every", "2", "--eval-size", "10", "--checkpoint-every", "2"),
+    *("--seeds", "1"),
+)
+# What a sweep is cut to.
+FEWER = {
+    "sensitivity": ("--splits", "1:1,1:3"),
+    "validation": ("--splits", "1:1", "--finetune", "2"),
+    "random-search": ("--trials", "2"),
+}
+# A number that the paper prints, or that it prints none.
+PAPER = {
+    "quick-data-size": "Digits: the paper shows a figure here",
+    "quick-cifar10": "79.1 ± 0.0",
+    "quick-tinyimagenet": "43.9 ± 0.3",
+    "quick-validation": "81.3 ± 0.09",
+    "quick-random-search": "The paper shows a figure here",
+    "quick-sensitivity": "The paper shows a figure here",
+    "quick-feature-extractor": "59.6 ± 0.6",
+}
+IMAGES = sorted(p.stem for p in PRESETS.glob("*.toml") if "dataset" in p.read_text())
+
+
+def colours(folder, side, classes=2):
+    """An image folder of plain colours."""
+    for part, each in (("train", 40), ("test", 12)):
+        for label in range(classes):
+            place = folder / part / f"n{label}"
+            place.mkdir(parents=True)
+            for i in range(each):
+                Image.new("RGB", (side, side), (100 * label, 5 * i, 90)).save(place / f"{i}.png")
+
+
+@pytest.fixture(scope="session")
+def objects(tmp_path_factory):
+    """Data folders of noise in the place of CIFAR10 and TinyImagenet."""
+    folder = tmp_path_factory.mktemp("objects")
+    colours(folder / "cifar10", 32)
+    colours(folder / "tinyimagenet", 64)
+    # As a few hundred of the real ones are.
+    Image.new("L", (64, 64), 30).save(folder / "tinyimagenet/train/n0/grey.png")
+    return folder
+
+
+def digits_or(objects, name):
+    return (
+        ()
+        if "mnist" in str(preset(name).get("dataset", preset(name).get("datasets")))
+        else (
+            "--data-dir",
+            str(objects),
+        )
+    )
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_each_experiment_is_one_command_one_picture_and_one_table(sim, home, objects, name):
+    experiment = str(preset(name)["experiment"])
+    words = (*TINY, *FEWER.get(experiment, ()), *digits_or(objects, name))
+    code, out, err = sim("central", "--experiment", name, *words, "--out", "all")
+    assert (code, err) == (0, "")
+    assert (home / "all/sweep.png").stat().st_size > 10_000
+    table = (home / "all/table.md").read_text(encoding="utf-8")
+    assert table in out
+    assert PAPER[name] in table
+    config = read_central_config(home / "all")
+    sweep = Sweep.model_validate_json((home / "all/sweep.json").read_bytes())
+    assert len(sweep.runs) == len(folders(home / "all", config))
+    for run in sweep.runs:
+        assert run.experiment == experiment
+        assert run.test_size <= 24
+        assert run.iterations == 4 + (2 if run.test_accuracy_before_finetune is not None else 0)
+        assert run.train_size == 60
+
+
+def test_a_sweep_is_taken_up_and_a_plain_network_gets_the_psi_found(sim, home):
+    """Partitioned, then retrained with its psi to the bit; the missing run alone is made anew."""
+    words = ("central", "--experiment", "quick-random-search", *TINY, "--trials", "1")
+    assert sim(*words, "--out", "all")[0] == 0
+    found = read_lines(home / "all/partitioned/seed-0/evaluations.jsonl")
+    again = read_lines(home / "all/retrain/seed-0/evaluations.jsonl")
+    assert {str(e["hyper"]) for e in again} == {str(found[-1]["hyper"])}
+    assert found[0]["hyper"] != found[-1]["hyper"]
+    before = json.loads((home / "all/sweep.json").read_text())
+    kept = home / "all/partitioned/seed-0/evaluations.jsonl"
+    written = kept.stat().st_mtime_ns
+    shutil.rmtree(home / "all/random-search/trial-0/seed-0")
+    code, out, _ = sim("central", "--resume", "all")
+    assert code == 0
+    assert out.count("examples in") == 1
+    assert kept.stat().st_mtime_ns == written
+    after = json.loads((home / "all/sweep.json").read_text())
+    assert [r["test_log_likelihood"] for r in after["runs"]] == [
+        r["test_log_likelihood"] for r in before["runs"]
+    ]
+    assert after["runs"][-1]["validation_accuracy"] is not None
+    assert after["runs"][0]["validation_accuracy"] is None
+
+
+def test_a_run_that_another_process_has_begun_is_passed_over(sim, home):
+    """Two processes share a sweep: what waits for the other's run waits too, and is told."""
+    words = ("central", "--experiment", "quick-random-search", *TINY, "--trials", "1")
+    assert sim(*words, "--methods", "partitioned", "--out", "all")[0] == 0
+    config = make_central_config(
+        read_central_config(home / "all").model_dump(by_alias=True)
+        | {"methods": ("partitioned", "retrain", "random-search")}
+    )
+    (home / "all/config.toml").write_text(config.to_toml())
+    run = home / "all/partitioned/seed-0"
+    for name in ("summary.json", "run.json"):
+        shutil.move(run / name, home / name)
+    lock = lock_run(run)
+    code, out, _ = sim("central", "--resume", "all")
+    assert code == 0
+    assert "2 runs are another process's, or wait for one" in out
+    for name in ("summary.json", "run.json"):
+        shutil.move(home / name, run / name)
+    os.close(lock)
+    code, out, _ = sim("central", "--resume", "all")
+    assert code == 0
+    assert "another process" not in out
+    assert len(json.loads((home / "all/sweep.json").read_text())["runs"]) == 3
+
+
+def test_a_validation_set_run_is_judged_before_and_after_fine_tuning(sim, home):
+    words = ("central", "--experiment", "quick-validation", *TINY, "--method", "validation")
+    code, out, _ = sim(*words, "--chunks", "0.5,0.5", "--finetune", "3", "--out", "run")
+    assert code == 0
+    assert "rotation degrees" in out
+    lines = read_lines(home / "run/evaluations.jsonl")
+    assert [line["iteration"] for line in lines] == [2, 4, 6, 7]
+    # Fine-tuning holds psi fixed, and L_ML is the validation set's likelihood.
+    assert lines[0]["hyper"] != lines[1]["hyper"] == lines[2]["hyper"] == lines[3]["hyper"]
+    assert all(len(line["l_ml_by_chunk"]) == 1 for line in lines)
+    summary = json.loads((home / "run/summary.json").read_text())
+    assert summary["test_accuracy_before_finetune"] == lines[1]["test_accuracy"]
+    assert summary["test_accuracy"] == lines[3]["test_accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("--experiment", "quick-data-sice"), 2, "did you mean 'quick-data-size'?"),
+        (("--experiment", "quick-tinyimagenet"), 3, "holds no TinyImagenet; put image folders"),
+        (("--experiment", "quick-data-size", "--sizes", "1,a"), 2, "sizes is 'a'"),
+        (("--experiment", "quick-data-size", "--methods", "plain"), 2, "it must be one of"),
+        (("--experiment", "quick-data-size", "--method", "retrain"), 2, "psi is not given"),
+        (("--experiment", "quick-data-size", "--methods", "retrain"), 2, "put partitioned before"),
+        (("--experiment", "quick-data-size", "--train-size", "161"), 3, "use at most 160"),
+        (("--experiment", "quick-data-size", "--weights", "0.5,0.5"), 2, "one for each chunk"),
+        (("--experiment", "quick-data-size", "--model", "resnet50x"), 2, "model is 'resnet50x'"),
+        (("--experiment", "quick-validation", "--splits", "5"), 2, "validation needs 2 or more"),
+        (("--experiment", "quick-validation", "--splits", "5:x"), 2, "such as 8:1:1"),
+        (("--experiment", "quick-validation", "--splits", "9:1", "--train-size", "4"), 3, "empty"),
+        (("--experiment", "quick-validation", "--chunks", "0.5,0.6"), 2, "must sum to 1"),
+        (("--experiment", "cifar10", "--lengths", "3"), 2, "give one for each"),
+        (("--experiment", "quick-random-search", "--augmentation", "none"), 2, "one width for"),
+        (("--experiment", "quick-random-search", "--psi", "1,2", "--method", "retrain"), 2, "psi"),
+        (("--experiment", "quick-feature-extractor", "--model", "mnist-cnn"), 3, "CIFAR10"),
+        (("--experiment", "quick-feature-extractor", "--splits", "9:1"), 2, "one for each of"),
+        (("--experiment", "mask-learning", "--methods", "none"), 2, "methods is for images"),
+        (("--experiment", "mask-learning", "--method", "none"), 2, "method none is for images"),
+        (("--experiment", "quick-data-size", "--method", "laplace"), 2, "is for input-selection"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(sim, home, words, code, says):
+    place = ("--out", "run", "--train-size", "60", "--seeds", "1")
+    found, _, err = sim("central", *place, *words)
+    assert not (home / "run").exists()
+    assert found == code, err
+    assert says in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in PRESETS.glob("*.toml")))
+def test_each_preset_says_what_it_claims_and_what_it_takes(name, tmp_path):
+    config = make_central_config(preset(name))
+    runs = list(single_runs(tmp_path / "all", config))
+    assert len({folder for folder, _ in runs}) == len({one.config_hash for _, one in runs})
+    text = (PRESETS / f"{name}.toml").read_text(encoding="utf-8")
+    for word in ("# Claim:", "# Time:", "# Hardware:"):
+        assert word in text
+    if name in IMAGES:
+        assert "# Size: for two cores" in text or "# Size: the paper's" in text
