@@ -63,6 +63,8 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
             for folder, one in largest.values():
                 CentralRun(folder, one, lambda _: None)
         new_parent(out, config)
+    # Between two runs there is nothing else that would say so.
+    INTERRUPTS.advice = f"; go on with: {_again(out)}"
     for folder, one in single_runs(out, config):
         begun = (folder / "config.toml").is_file()
         if begun and ended_well(folder):
@@ -78,9 +80,8 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
         lines = write_sweep(out, config, done) if done else []
     left = len(folders(out, config)) - len(done)
     if left:
-        again = f"python sim.py central --resume {shlex.quote(str(out))}"
         lines.append(
-            f"{left} runs are another process's, or wait for one; when it is done: {again}"
+            f"{left} runs are another process's, or wait for one; when it is done: {_again(out)}"
         )
     if not config.json_summary:
         names = "sweep.json, sweep.png" + ("" if config.toy else ", table.md")
@@ -124,9 +125,14 @@ def _one(
                 with contextlib.suppress(OutputError):
                     done = run.close(_reason(error), code)
                     if done is not None:
-                        again = f"python sim.py central --resume {shlex.quote(str(top))}"
-                        sys.stderr.write(f"stopped after iteration {done:,}; go on with: {again}\n")
+                        again = f"go on with: {_again(top)}"
+                        sys.stderr.write(f"stopped after iteration {done:,}; {again}\n")
+                        INTERRUPTS.told = not isinstance(error, Exception)
             raise
+
+
+def _again(folder: Path) -> str:
+    return f"python sim.py central --resume {shlex.quote(str(folder))}"
 
 
 def _reason(error: BaseException) -> str:

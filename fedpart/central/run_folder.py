@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from torch.utils.data import TensorDataset
 
 from fedpart import machine
@@ -29,8 +29,9 @@ from fedpart.checkpoint import (
 from fedpart.errors import OutputError
 from fedpart.origin import Origin
 from fedpart.records import RunInfo
-from fedpart.run_files import ended_well, lock_run, new_folder, now, read_lines
+from fedpart.run_files import ended_well, lock_run, new_folder, now
 from fedpart.spelling import kebab
+from fedpart.stored import read_record, read_records
 
 OnEvaluation = Callable[[CentralEvaluation], None]
 
@@ -127,15 +128,9 @@ class CentralRun:
         self._state, self._best = self.training.state, TrainingState(**saved["best"])
         done = self._state.iteration
         expected = sum(map(self._due, range(1, done + 1)))
-        try:
-            lines = read_lines(self.path / "evaluations.jsonl", expected)
-            self.evaluations = [CentralEvaluation(**line) for line in lines]
-            info = RunInfo.model_validate_json((self.path / "run.json").read_bytes())
-        except (OSError, ValidationError, TypeError):
-            raise OutputError(
-                f"evaluations.jsonl or run.json in {self.path} is damaged: put it back from a "
-                "copy, or start the run anew"
-            ) from None
+        file = self.path / "evaluations.jsonl"
+        self.evaluations = read_records(file, CentralEvaluation, expected)
+        info = read_record(self.path / "run.json", RunInfo)
         if len(self.evaluations) != expected:
             raise OutputError(
                 f"{self.path} lacks evaluations up to iteration {done}: start the run anew"

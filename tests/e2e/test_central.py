@@ -85,7 +85,7 @@ def test_stopped_and_resumed_is_as_without_a_break(sim, home):
             break
     _, err = started.communicate(timeout=120)
     assert started.returncode == 130
-    assert re.search(r"stopped after iteration \d+; go on with: .*central --resume cut", err)
+    assert re.search(r"stopped after iteration \d+; go on with: .*central --resume cut\n$", err)
     assert json.loads((home / "cut/run.json").read_text())["exit"] == "interrupted"
     assert not (home / "cut/summary.json").exists()
     # The same run, but for its length: to the bit what one of 40 iterations is, up to there.
