@@ -4,12 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from fedpart.central.records import CentralEvaluation, CentralSummary
-from fedpart.errors import OutputError
-from fedpart.run_files import ended_well, read_lines
+from fedpart.run_files import ended_well
 from fedpart.seeds import mean_and_error
+from fedpart.stored import read_record, read_records
 
 
 @dataclass(frozen=True)
@@ -30,8 +28,7 @@ class Finished:
         Raises:
             OutputError: a damaged file.
         """
-        lines = read_lines(self.folder / "evaluations.jsonl")
-        return [CentralEvaluation(**line) for line in lines]
+        return read_records(self.folder / "evaluations.jsonl", CentralEvaluation)
 
 
 def finished(folder: Path) -> Finished | None:
@@ -42,11 +39,7 @@ def finished(folder: Path) -> Finished | None:
     """
     if not ended_well(folder):
         return None
-    try:
-        content = (folder / "summary.json").read_bytes()
-        return Finished(folder, CentralSummary.model_validate_json(content))
-    except (OSError, ValidationError):
-        raise OutputError(f"{folder / 'summary.json'} is damaged: start that run anew") from None
+    return Finished(folder, read_record(folder / "summary.json", CentralSummary))
 
 
 def learned_psi(run: Finished) -> tuple[float, ...]:
