@@ -1,5 +1,6 @@
 """Processes that end with this one, in order and all of them."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from clients.deployment.reaper import PATIENCE
+from fedpart.machine import process_tree
 
 
 class Group:
@@ -35,6 +37,8 @@ class Group:
         """Nothing runs yet but the reaper."""
         self.folder, self.environment, self.busy = folder, dict(environment), busy
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        # What has left the group: Flower gives a ServerApp a session of its own.
+        self._strays: dict[int, str] = {}
         # Not through ``start``: it makes the group that all others join.
         self._reaper = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(__file__).with_name("reaper.py"))],
@@ -102,6 +106,7 @@ class Group:
         """Ask a process to end, and kill it where it does not; what it started may live on."""
         process = self._running.pop(name, None)
         if process is not None and process.poll() is None:
+            self._note(process)
             process.terminate()
             try:
                 process.wait(patience)
@@ -111,19 +116,39 @@ class Group:
 
     def close(self) -> None:
         """Ask everybody to end, wait for it, kill whatever is left, and wait until it is gone."""
+        for process in self._running.values():
+            self._note(process)
         os.killpg(self._reaper.pid, signal.SIGTERM)
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and not self._ended():
             time.sleep(0.05)
         os.killpg(self._reaper.pid, signal.SIGKILL)
+        for pid in self._left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for process in self._running.values():
             process.wait()
         self._running.clear()
         self._reaper.communicate()
         # What they have started is no child of this process, and takes a moment to go.
         deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline and _lives(self._reaper.pid):
+        while time.monotonic() < deadline and (_lives(self._reaper.pid) or self._left()):
             time.sleep(0.02)
+
+    def _note(self, process: "subprocess.Popen[bytes]") -> None:
+        """Remember what a process has started, before it can no longer be told who did."""
+        for pid in process_tree(process.pid)[1:]:
+            if _stat(pid)[1] != str(self._reaper.pid):
+                self._strays[pid] = _stat(pid)[2]
+
+    def _left(self) -> list[int]:
+        """Strays that have not ended; a number that another process has got since is none."""
+        stats = {pid: _stat(pid) for pid in self._strays}
+        return [
+            pid
+            for pid, (state, _, began) in stats.items()
+            if state not in "ZX" and began == self._strays[pid]
+        ]
 
     def _ended(self) -> bool:
         return not self.busy() and all(p.poll() is not None for p in self._running.values())
@@ -135,17 +160,18 @@ def _lives(group: int) -> bool:
         os.killpg(group, 0)
     except OSError:
         return False
-    states = [_state(place) for place in Path("/proc").glob("[0-9]*")]
+    stats = [_stat(int(place.name)) for place in Path("/proc").glob("[0-9]*")]
     # Without /proc, the system's word counts.
-    return not states or any(number == group and state not in "ZX" for state, number in states)
+    return not stats or any(n == str(group) and state not in "ZX" for state, n, _ in stats)
 
 
-def _state(place: Path) -> tuple[str, int]:
+def _stat(pid: int) -> tuple[str, str, str]:
+    """State, group, and when it began, of a process; ``X`` and nothing where there is none."""
     try:
-        state, _, number = (place / "stat").read_text().rpartition(")")[2].split()[:3]
-    except (OSError, ValueError):  # it has gone meanwhile
-        return "X", 0
-    return state, int(number)
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0], fields[2], fields[19]
+    except (OSError, IndexError):  # it has gone meanwhile
+        return "X", "", ""
 
 
 def _in_group(number: int) -> dict[str, Any]:

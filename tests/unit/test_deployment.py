@@ -197,6 +197,26 @@ def test_a_group_ends_with_all_that_it_has_started(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("by_name", [True, False])
+def test_who_has_left_the_group_is_ended_too(tmp_path, by_name):
+    """As a ServerApp does, in a session of its own; also where its parent was stopped before."""
+    mark = uuid.uuid4().hex
+    parent = (
+        "import subprocess, sys, time;"
+        "subprocess.Popen([sys.executable, '-S', '-c', 'import signal, time;"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)'],"
+        "start_new_session=True); time.sleep(600)"
+    )
+    with Group(tmp_path, environment(**{MARK: mark})) as group:
+        group.start("one", [sys.executable, "-S", "-c", parent], tmp_path / "one.log", {})
+        assert wait_until(lambda: len(alive(mark)) == 2, 30)
+        if by_name:
+            group.stop("one")
+            assert len(alive(mark)) == 1
+    assert alive(mark) == {}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_group_ends_when_its_owner_is_killed(tmp_path):
     mark = uuid.uuid4().hex
     code = (
