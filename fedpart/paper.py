@@ -85,6 +85,16 @@ _OBJECTS = (
 )
 # fmt: on
 
+# All clients answer, in float32.
+_PLAIN: dict[str, object] = {
+    "client_failure_rate": 0.0,
+    "over_select": 1.0,
+    "availability": None,
+    "min_replies": 1,
+    "max_update_norm": None,
+    "precision": "fp32",
+}
+
 DIGITS = Block(
     datasets={"mnist": "MNIST", "rotmnist": "RotMNIST"},
     sizes=(1250, 5000, 50_000),
@@ -102,6 +112,7 @@ DIGITS = Block(
         "server_lr": 1e-3,
         "adam_eps": 1e-8,
         "eval_every": 10,
+        **_PLAIN,
     },
     learned={"chunks": (0.7, 0.2, 0.1), "scheme": "random", "samples": 10, "hyper_lr": 3e-3},
 )
@@ -123,6 +134,7 @@ OBJECTS = Block(
         "server_lr": 1e-2,
         "adam_eps": 1e-7,
         "eval_every": 10,
+        **_PLAIN,
     },
     learned={
         "chunks": (0.9, 0.1),

@@ -77,6 +77,10 @@ def deploy(
         )
     if config.seeds > 1:
         raise ConfigError(f"seeds is {config.seeds}; a rehearsal has one: leave seeds out")
+    if config.clients_at_once > 1:
+        raise ConfigError(
+            f"clients-at-once is {config.clients_at_once}; each node is one client: leave it out"
+        )
     if not (_APP / "pyproject.toml").exists():
         raise ConfigError(
             f"{_APP} has no pyproject.toml, which tells Flower what to send to nodes: run deploy "

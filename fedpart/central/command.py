@@ -55,12 +55,12 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
 
     if not resume:
         # Whatever is wrong shows here, before any folder and not after hours.
-        largest: dict[str, tuple[Path, CentralConfig]] = {}
-        for folder, one in single_runs(out, config):
-            if one.dataset not in largest or largest[one.dataset][1].train_size < one.train_size:
-                largest[one.dataset] = folder, one
+        by_size = sorted(single_runs(out, config), key=lambda run: run[1].train_size)
+        # The largest and the smallest of each data set.
+        ends = {(one.dataset, "largest"): (folder, one) for folder, one in by_size}
+        ends |= {(one.dataset, "smallest"): (folder, one) for folder, one in reversed(by_size)}
         with INTERRUPTS.working():
-            for folder, one in largest.values():
+            for folder, one in ends.values():
                 CentralRun(folder, one, lambda _: None)
         new_parent(out, config)
     # Between two runs there is nothing else that would say so.
@@ -73,6 +73,11 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
             _one(folder, one, command, begun, out)
         except BusyError:
             continue
+        except OutputError:
+            # Another process was quicker.
+            if ended_well(folder) or (not begun and folder.is_dir() and any(folder.iterdir())):
+                continue
+            raise
         with INTERRUPTS.held():
             write_sweep(out, config, all_finished(out, config))
     done = all_finished(out, config)
@@ -81,7 +86,8 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
     left = len(folders(out, config)) - len(done)
     if left:
         lines.append(
-            f"{left} runs are another process's, or wait for one; when it is done: {_again(out)}"
+            f"not done: {left} of {left + len(done)} runs, another process's or waiting for one; "
+            f"when that is done: {_again(out)}"
         )
     if not config.json_summary:
         names = "sweep.json, sweep.png" + ("" if config.toy else ", table.md")
@@ -111,6 +117,7 @@ def _one(
                     run.resume()
                 else:
                     run.create(command)
+            show.head()
             for text in run.warnings:
                 sys.stderr.write(f"warning: {text}\n")
             run.run()
@@ -155,6 +162,10 @@ class _Lines:
 
     def __init__(self, config: CentralConfig) -> None:
         self._config, self._last = config, float("-inf")
+
+    def head(self) -> None:
+        """What is trained; not before it is this process's."""
+        config = self._config
         if not config.json_summary:
             chunks = len(config.chunks)
             words = f"{chunks} chunks" if chunks > 1 else "one chunk"

@@ -241,6 +241,15 @@ def _check_images(config: CentralConfig) -> None:
                 raise ConfigError(f"{plural} is for images; {config.experiment} has none")
     elif config.method == "laplace" or "laplace" in config.methods:
         raise ConfigError("method laplace is for input-selection, not for images")
+    for plural in ("datasets", "sizes", "models", "methods", "splits"):
+        values = getattr(config, plural)
+        # Of feature-extractor, two methods may have the same split.
+        if len(set(values)) < len(values) and (config.experiment, plural) != (
+            "feature-extractor",
+            "splits",
+        ):
+            twice = next(v for v in values if values.count(v) > 1)
+            raise ConfigError(f"{plural} has {twice} twice; give each once")
     if config.lengths and len(config.lengths) != len(config.sizes):
         raise ConfigError(
             f"lengths has {len(config.lengths)} numbers and sizes {len(config.sizes)}: give one "

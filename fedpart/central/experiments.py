@@ -103,7 +103,9 @@ def _images(splits: Callable[[CentralConfig], list[Point]]) -> Callable[..., Ite
     """
 
     def points(config: CentralConfig) -> Iterator[Point]:
-        methods = [m for m in config.methods if m != "random-search"]
+        # Where psi is taken from comes before who takes it.
+        methods = sorted(config.methods, key=lambda m: m == "retrain")
+        methods = [m for m in methods if m != "random-search"]
         above = product(
             _axis("dataset", config.datasets),
             _axis("model", config.models),

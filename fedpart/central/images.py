@@ -28,7 +28,8 @@ class Split:
     Attributes:
         train: the first of a permutation that the data seed decides, so that a smaller set is
             part of a larger one, and the same as in a federation.
-        test: as it comes; where there is none, images that are not trained on.
+        test: in an order that the data seed decides; where there is none, images that are not
+            trained on.
         validation: of the far end of that permutation; None where no images are left.
         num_classes: number of labels.
         source: one sentence.
@@ -81,7 +82,10 @@ def load_split(dataset: str, data_dir: str | None, seed: int, train_size: int) -
     train = part("train", *(a[order[:train_size]] for a in (found.images, found.labels)))
     validation = part("validation", found.images[rest], found.labels[rest]) if len(rest) else None
     if found.test_images is not None and found.test_labels is not None:
-        test = part("test", found.test_images, found.test_labels)
+        images, labels = part("test", found.test_images, found.test_labels)
+        # Folders come class by class, and some of the test set must be some of every class.
+        mixed = numpy_rng(seed, "test-order").permutation(len(labels))
+        test = images[mixed], labels[mixed]
     else:
         assert validation is not None
         # Halves, so that what psi is chosen by is not what it is judged by.

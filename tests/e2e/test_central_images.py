@@ -9,7 +9,7 @@ from PIL import Image
 
 from fedpart.central.config import PRESETS, make_central_config, preset, read_central_config
 from fedpart.central.sweep import Sweep, folders, single_runs
-from fedpart.run_files import lock_run, read_lines
+from fedpart.run_files import ended_well, lock_run, new_folder, read_lines
 
 TINY = (
     *("--train-size", "60", "--test-size", "20", "--batch-size", "4", "--samples", "2"),
@@ -126,7 +126,7 @@ def test_a_run_that_another_process_has_begun_is_passed_over(sim, home):
     lock = lock_run(run)
     code, out, _ = sim("central", "--resume", "all")
     assert code == 0
-    assert "2 runs are another process's, or wait for one" in out
+    assert "not done: 2 of 3 runs, another process's or waiting for one" in out
     for name in ("summary.json", "run.json"):
         shutil.move(home / name, run / name)
     os.close(lock)
@@ -197,3 +197,49 @@ def test_each_preset_says_what_it_claims_and_what_it_takes(name, tmp_path):
         assert word in text
     if name in IMAGES:
         assert "# Size: for two cores" in text or "# Size: the paper's" in text
+
+
+def test_methods_in_any_order_and_none_twice(sim, home):
+    """What takes psi from another run waits for it; a run counts once."""
+    words = ("central", "--experiment", "quick-data-size", *TINY, "--datasets", "mnist")
+    words = (*words, "--sizes", "60")
+    code, out, _ = sim(*words, "--methods", "retrain,partitioned", "--out", "all")
+    assert code == 0
+    assert "not done" not in out
+    assert len(json.loads((home / "all/sweep.json").read_text())["runs"]) == 2
+    code, _, err = sim(*words, "--methods", "none,partitioned,none", "--out", "twice")
+    assert (code, err) == (2, "error: methods has none twice; give each once\n")
+    code, _, err = sim(*words, "--sizes", "60,2", "--methods", "partitioned", "--out", "small")
+    assert code == 3
+    assert "would be empty with 2 examples" in err
+    assert not (home / "small").exists()
+
+
+def test_a_run_that_another_process_was_quicker_with_is_passed_over(sim, home, monkeypatch):
+    """Finished, or begun, between the look and the start: this process goes on with the rest."""
+    words = ("central", "--experiment", "quick-data-size", *TINY, "--datasets", "mnist")
+    words = (*words, "--sizes", "60", "--methods", "none")
+    assert sim(*words, "--out", "all")[0] == 0
+    looks: list[object] = []
+
+    def late(folder):
+        looks.append(folder)
+        return len(looks) > 1 and ended_well(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedpart.central.command.ended_well", late)
+        code, out, err = sim("central", "--resume", "all")
+    assert (code, err) == (0, "")
+    assert "examples in" not in out
+    assert len(looks) == 2
+
+    def taken(folder):
+        folder.mkdir(parents=True)
+        (folder / "config.toml").touch()
+        new_folder(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedpart.central.run_folder.new_folder", taken)
+        code, out, err = sim(*words, "--out", "new")
+    assert (code, err) == (0, "")
+    assert "not done: 1 of 1 runs" in out

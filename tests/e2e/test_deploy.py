@@ -203,6 +203,7 @@ def test_settings_that_no_rehearsal_can_have_are_refused(sim, home):
             "3",
         ): "use --local 3, or clients 5",
         ("deploy", "--local", "3", "--seeds", "2"): "a rehearsal has one",
+        ("deploy", "--local", "3", "--clients-at-once", "3"): "each node is one client",
         ("deploy", "--local", "3", "--dry-run"): "leave --dry-run out",
         ("deploy", "--local", "3", "--round", "3"): "did you mean '--rounds'",
     }

@@ -30,7 +30,11 @@ def test_images_are_those_of_a_federation_with_the_same_data_seed(noise, dataset
     theirs = load_federated(make_config(values | {"clients": 2, "clients_per_round": 1}))
     assert np.array_equal(ours.train[0], theirs.images)
     assert np.array_equal(ours.train[1], theirs.labels)
-    assert np.array_equal(ours.test[0], theirs.test_images)
+    # In another order, each with its label.
+    place = {image.tobytes(): label for image, label in zip(*ours.test, strict=True)}
+    assert len(place) == len(theirs.test_labels)
+    pairs = zip(theirs.test_images, theirs.test_labels, strict=True)
+    assert all(place[image.tobytes()] == label for image, label in pairs)
     assert ours.validation is not None
     assert np.array_equal(ours.validation[0], theirs.val_images)
 
@@ -45,6 +49,20 @@ def test_all_images_may_be_trained_on_and_a_smaller_set_is_part_of_it(noise):
     assert labels.dtype == torch.int64
     with pytest.raises(DataError, match="train-size is 101, but rotmnist has 100"):
         load_split("rotmnist", noise, 0, 101)
+
+
+def by_class(data_dir):
+    images, labels = tiny.images(40)
+    labels = np.sort(labels)
+    tests = {"test_images": images, "test_labels": labels}
+    return Images(images, labels, num_classes=tiny.CLASSES, **tests)
+
+
+def test_a_part_of_the_test_set_has_every_class():
+    """Folders come class by class; what is cut off them must not be one class."""
+    load_split.cache_clear()
+    split = load_split("test_central_split:by_class", None, 0, 10)
+    assert set(split.tensors(split.test, 15)[1].tolist()) == set(range(tiny.CLASSES))
 
 
 def without_test_images(data_dir):
