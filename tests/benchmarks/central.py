@@ -8,10 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from fedpart.augment import Symmetric, warp
+from fedpart.augment import Symmetric
 from fedpart.central import Training, make_settings
 from fedpart.models import FixupResNet, MnistCNN
 from fedpart.runtime import prepare_process
+from fedpart.warp import warp
 from tests.benchmarks.workloads import spread
 
 Record = dict[str, object]

@@ -6,8 +6,9 @@ import reference_augment as reference
 import torch
 from torch.func import functional_call
 
-from fedpart.augment import Asymmetric, Generators, Symmetric, warp
+from fedpart.augment import Asymmetric, Generators, Symmetric
 from fedpart.models import ConcreteDropout
+from fedpart.warp import warp
 
 SYMMETRIC = [[0.7668964, -0.5229902, -0.0520997], [0.3907532, 0.7799732, -0.1678169]]
 ASYMMETRIC = [[0.456791, -0.8105141, 0.2131579], [0.7452905, 0.5290856, 0.0330284]]

@@ -12,12 +12,10 @@ from fedpart.augment import (
     Asymmetric,
     Generators,
     Symmetric,
-    _pixels,
     build_augmentation,
-    compose,
-    warp,
 )
 from fedpart.program import log_likelihood
+from fedpart.warp import _pixels, compose, warp
 
 FAMILIES = [Symmetric(0.05), Symmetric(0.05, "softplus"), Asymmetric(0.05), Generators(0.05)]
 NAMES = ["symmetric", "softplus", "asymmetric", "generators"]

@@ -282,8 +282,6 @@ def test_a_feature_extractor_is_psi_and_no_partition_owns_it():
 @pytest.mark.cuda
 @pytest.mark.parametrize("method", ["partitioned", "networks", "validation", "augerino"])
 def test_methods_train_on_a_gpu_and_what_is_kept_is_the_processors(method, tmp_path):
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU")
     run = training(method, device="cuda", samples=2)
     run.run()
     assert run.state.theta.is_cuda

@@ -166,8 +166,6 @@ def test_settings_that_do_not_go_together():
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_on_a_gpu_within_a_tolerance(precision):
     """Deltas within 0.1 % of the largest in float32, 5 % in shorter types."""
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU here")
     built, data = tiny.program(device="cuda", precision=precision), tiny.data()
     state, chunks = initial_state(built), assign_chunks(built.config)
     tasks = [ClientTask(1, i, int(chunks[i]), state.theta, state.hyper) for i in range(10)]
