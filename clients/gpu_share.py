@@ -99,7 +99,7 @@ def _gb(size: int) -> str:
 
 
 def _measure(config: Config) -> Use:
-    """Run the largest clients of the first chunk, so many as compute together."""
+    """Run the largest clients, so many as compute together."""
     import torch
 
     from fedpart.client import ClientTask

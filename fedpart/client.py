@@ -1,7 +1,7 @@
 """The client program: train partitions ``chunk..C-1``, and measure the gradient of psi."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedpart.augment import augerino_reward, natural_widths
+from fedpart.config import Config
 from fedpart.device import moved, on_device
 from fedpart.layout import insert, subnetwork
 from fedpart.program import Partitioned, Program, global_seed, log_likelihood
@@ -137,24 +138,53 @@ def train_partition(
     config, layout = program.config, program.layout
     key = (task.server_round, task.client_id, partition)
     rng = torch_rng(config.seed, "train", *key, device=config.device)
-    shuffle = numpy_rng(config.seed, "order", *key)
     leaves, delta = received_leaves(program, task.theta, partition + 1), None
     losses: list[float] = []
-    for _ in range(config.local_epochs):
-        order = torch.from_numpy(shuffle.permutation(len(labels)))
-        for batch in torch.split(order, config.batch_size):
-            if delta is not None:
-                flat = subnetwork(task.theta, program.default, layout.ids, partition + 1)
-                values = layout.take(task.theta, partition) + delta
-                leaves = program.leaves(insert(flat, layout.index(partition), values))
-            gradient, loss = weight_gradient(
-                program, leaves, task.hyper, images[batch], labels[batch], rng
-            )
-            step = layout.take(gradient, partition).mul_(-config.client_lr)
-            delta = step if delta is None else delta.add_(step)
-            losses.append(loss)
+    for batch in draw_batches(config, key, len(labels)):
+        if delta is not None:
+            flat = subnetwork(task.theta, program.default, layout.ids, partition + 1)
+            values = layout.take(task.theta, partition) + delta
+            leaves = program.leaves(insert(flat, layout.index(partition), values))
+        gradient, loss = weight_gradient(
+            program, leaves, task.hyper, images[batch], labels[batch], rng
+        )
+        step = layout.take(gradient, partition).mul_(-config.client_lr)
+        delta = step if delta is None else delta.add_(step)
+        losses.append(loss)
     assert delta is not None  # there is at least one image
     return delta.cpu(), float(np.mean(losses))
+
+
+def draw_batches(config: Config, key: tuple[int, int, int], count: int) -> Iterator[Tensor]:
+    """The batches of a client's steps on one partition: every image once an epoch.
+
+    Args:
+        config: epochs, batch size, seed.
+        key: round, client, partition.
+        count: images of the client.
+    Returns:
+        positions of each batch's images, [b] int64.
+    """
+    shuffle = numpy_rng(config.seed, "order", *key)
+    for _ in range(config.local_epochs):
+        order = torch.from_numpy(shuffle.permutation(count))
+        yield from torch.split(order, config.batch_size)
+
+
+def draw_hyper_batch(config: Config, key: tuple[int, int], count: int) -> Tensor:
+    """The images behind a client's gradient of psi: all, or ``hyper_batch_size`` of them.
+
+    Args:
+        config: batch size, seed.
+        key: round, client.
+        count: images of the client.
+    Returns:
+        positions, without replacement, [b] int64.
+    """
+    if not config.hyper_batch_size or config.hyper_batch_size >= count:
+        return torch.arange(count)
+    drawn = numpy_rng(config.seed, "hyper-batch", *key).permutation(count)
+    return torch.from_numpy(drawn[: config.hyper_batch_size])
 
 
 def received_leaves(program: Program, theta: Tensor, k: int) -> dict[str, Tensor]:
@@ -234,10 +264,8 @@ def hyper_gradient(
     config = program.config
     key = (task.server_round, task.client_id)
     rng = torch_rng(config.seed, "hyper", *key, device=config.device)
-    if config.hyper_batch_size and config.hyper_batch_size < len(labels):
-        drawn = numpy_rng(config.seed, "hyper-batch", *key).permutation(len(labels))
-        batch = torch.from_numpy(drawn[: config.hyper_batch_size])
-        images, labels = images[batch], labels[batch]
+    batch = draw_hyper_batch(config, key, len(labels))
+    images, labels = images[batch], labels[batch]
     k = program.scoring(task.chunk)
     assert k is not None
     leaves = received_leaves(program, task.theta, k)

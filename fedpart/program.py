@@ -114,7 +114,7 @@ class Program(Partitioned):
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
 
-    def to_float(self, images: np.ndarray) -> Tensor:
+    def to_float(self, images: np.ndarray | Tensor) -> Tensor:
         """Images as the network wants them, [n, c, h, w] float32 from uint8, on the device."""
         return to_float(images, self.mean, self.std).to(self.config.device)
 
@@ -297,7 +297,7 @@ def log_likelihood(
         hyper: psi, [H]; gradient reaches it where it asks for one.
         images: [n, c, h, w] in [0, 1].
         labels: [n] int64.
-        rng: noise of augmentation and dropout.
+        rng: noise of augmentation and dropout; ``Streams`` inside ``torch.func.vmap``.
         training: dropout on (relaxed masks) or off.
     Returns:
         log-likelihoods [n], and predicted log-probabilities [n, num_classes].

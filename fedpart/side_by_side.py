@@ -8,9 +8,10 @@ images of weight zero.
 
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
@@ -18,14 +19,21 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedpart.client import ClientReply, ClientTask, client_update, reward_gradient
+from fedpart.client import (
+    ClientReply,
+    ClientTask,
+    client_update,
+    draw_batches,
+    draw_hyper_batch,
+    reward_gradient,
+)
 from fedpart.data import FederatedData
 from fedpart.device import moved, on_device
 from fedpart.errors import ConfigError, cause
 from fedpart.layout import insert, subnetwork
 from fedpart.models import Streams
 from fedpart.program import Partitioned, Program, log_likelihood
-from fedpart.streams import numpy_rng, torch_rng
+from fedpart.streams import torch_rng
 
 
 @dataclass(frozen=True)
@@ -42,10 +50,10 @@ class Shares:
     labels: Tensor
     counts: tuple[int, ...]
 
-    def positions(self, client: int) -> Tensor:
-        """Where a client's images are, [n_i] int64."""
-        start = sum(self.counts[:client])
-        return torch.arange(start, start + self.counts[client])
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """Where each client's images begin."""
+        return tuple(accumulate(self.counts, initial=0))[:-1]
 
 
 @dataclass(frozen=True)
@@ -126,13 +134,16 @@ def likelihoods(
 def check_side_by_side(program: Program, data: FederatedData) -> None:
     """Try the network and the augmentation out on blank images of two clients.
 
+    Args:
+        program: shared by all.
+        data: whose shape the images have.
     Raises:
         ConfigError: they cannot be batched over clients.
     """
     config, program = program.config, on_device(program)
     images = program.to_float(np.zeros_like(data.images[:1]))
     shares = Shares(images, torch.zeros(1, dtype=torch.int64, device=images.device), (1,))
-    (part,) = parts_of(program, [shares.positions(0)] * 2, images)
+    (part,) = parts_of(program, [torch.zeros(1, dtype=torch.int64)] * 2, images)
     rngs = [torch_rng(0, "try-out", i, device=config.device) for i in range(2)]
     flats = program.initial.repeat(2, 1).requires_grad_()
     psi = program.hyper.initial().to(images.device).repeat(2, 1).requires_grad_()
@@ -231,7 +242,8 @@ def train_partition(
     keys = [(tasks[i].server_round, tasks[i].client_id, partition) for i in busy]
     rngs = [torch_rng(config.seed, "train", *key, device=config.device) for key in keys]
     batches = [
-        list(_batches(program, key, shares.positions(i))) for i, key in zip(busy, keys, strict=True)
+        [shares.starts[i] + batch for batch in draw_batches(config, key, shares.counts[i])]
+        for i, key in zip(busy, keys, strict=True)
     ]
     empty = torch.empty(0, dtype=torch.int64)
     steps = [
@@ -256,13 +268,6 @@ def train_partition(
     return {client: (delta[i], loss[i] / len(batches[i])) for i, client in enumerate(busy)}
 
 
-def _batches(program: Program, key: tuple[int, int, int], positions: Tensor) -> Iterator[Tensor]:
-    shuffle = numpy_rng(program.config.seed, "order", *key)
-    for _ in range(program.config.local_epochs):
-        order = torch.from_numpy(shuffle.permutation(len(positions)))
-        yield from torch.split(positions[order], program.config.batch_size)
-
-
 def psi_gradients(
     program: Program,
     tasks: Sequence[ClientTask],
@@ -272,6 +277,12 @@ def psi_gradients(
 ) -> dict[int, tuple[Tensor, Tensor, int]]:
     """``fedpart.client.hyper_gradient`` for all clients that measure one.
 
+    Args:
+        program: shared by all.
+        tasks: of all clients that compute together.
+        theta: the server's values, [P].
+        hyper: psi, [H].
+        shares: their images.
     Returns:
         place of a client -> gradient [H], mean log-likelihood [] in nats, number of images.
     Source: eq. (final-approximate-objective-learning-speed-marglik).
@@ -282,13 +293,10 @@ def psi_gradients(
         return {}
     keys = [(tasks[i].server_round, tasks[i].client_id) for i in scored]
     rngs = [torch_rng(config.seed, "hyper", *key, device=config.device) for key in keys]
-    batches = []
-    for client, key in zip(scored, keys, strict=True):
-        positions = shares.positions(client)
-        if config.hyper_batch_size and config.hyper_batch_size < len(positions):
-            drawn = numpy_rng(config.seed, "hyper-batch", *key).permutation(len(positions))
-            positions = positions[torch.from_numpy(drawn[: config.hyper_batch_size])]
-        batches.append(positions)
+    batches = [
+        shares.starts[i] + draw_hyper_batch(config, key, shares.counts[i])
+        for i, key in zip(scored, keys, strict=True)
+    ]
     flats = torch.stack(
         [subnetwork(theta, program.default, layout.ids, k) for k in scored.values()]
     )
@@ -313,11 +321,11 @@ def _shares(program: Program, data: FederatedData, tasks: Sequence[ClientTask]) 
             raise ValueError(f"client {task.client_id} has no images")
     images, labels = _resident(program, data)
     index = torch.from_numpy(np.concatenate(owned)).to(labels.device)
-    return Shares(images[index], labels[index], tuple(map(len, owned)))
+    return Shares(program.to_float(images[index]), labels[index], tuple(map(len, owned)))
 
 
 @lru_cache(maxsize=1)
 def _resident(program: Program, data: FederatedData) -> tuple[Tensor, Tensor]:
-    """All training images and labels where clients compute, moved once a run."""
-    labels = torch.from_numpy(np.ascontiguousarray(data.labels))
-    return program.to_float(data.images), labels.to(program.config.device)
+    """All training images [n, c, h, w] uint8 and labels [n] where clients compute, once a run."""
+    device = program.config.device
+    return torch.tensor(data.images, device=device), torch.tensor(data.labels, device=device)

@@ -89,7 +89,9 @@ class FederatedData:
         return self.images[index], self.labels[index]
 
 
-def to_float(images: np.ndarray, mean: Sequence[float] = (), std: Sequence[float] = ()) -> Tensor:
+def to_float(
+    images: np.ndarray | Tensor, mean: Sequence[float] = (), std: Sequence[float] = ()
+) -> Tensor:
     """Values 0..255 to [0, 1], less ``mean`` and over ``std`` of each channel where given.
 
     Args:
@@ -97,17 +99,21 @@ def to_float(images: np.ndarray, mean: Sequence[float] = (), std: Sequence[float
         mean: [c], or empty.
         std: [c], or empty.
     Returns:
-        [n, c, h, w] float32, newly allocated and contiguous.
+        [n, c, h, w] float32, newly allocated and contiguous, where the images are.
     Raises:
         TypeError: images of another type, which would be scaled twice.
     """
-    if images.dtype != np.uint8:
+    if images.dtype not in (np.uint8, torch.uint8):
         raise TypeError(f"images are {images.dtype}; they must be uint8")
-    scaled = torch.from_numpy(images.astype(np.float32, order="C")).div_(255)
+    if isinstance(images, Tensor):
+        scaled = images.contiguous().to(torch.float32)
+    else:
+        scaled = torch.from_numpy(images.astype(np.float32, order="C"))
+    scaled.div_(255)
     if mean:
-        scaled.sub_(torch.tensor(mean).view(-1, 1, 1))
+        scaled.sub_(torch.tensor(mean, device=scaled.device).view(-1, 1, 1))
     if std:
-        scaled.div_(torch.tensor(std).view(-1, 1, 1))
+        scaled.div_(torch.tensor(std, device=scaled.device).view(-1, 1, 1))
     return scaled
 
 
