@@ -34,6 +34,8 @@ _START_SECONDS = 120.0
 # What a SuperNode says once it is connected.
 _CONNECTED = b"SuperNode ID: "
 _LOOPBACK = "127.0.0.1"
+# As Flower spells it.
+_IN_MEMORY = ":flwr-in-memory:"
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -67,11 +69,13 @@ class Deployment:
     """SuperLink, SuperNodes and Flower's command line on this machine, with TLS and node keys.
 
     Attributes:
-        folder: keys, the SuperLink's database, logs and Flower's own files.
+        folder: keys, logs and Flower's own files.
         nodes: how many.
         app: folder of the app, with its ``pyproject.toml``.
         group: of all processes.
         poll: seconds between two looks of a process for work that it may start.
+        database: file that keeps keys, runs and messages over a restart of the SuperLink; in memory
+            where None. Many nodes on a busy disk lose messages to it: "database is locked".
         ports: the SuperLink's, and one for each node's own use.
     """
 
@@ -80,6 +84,7 @@ class Deployment:
     app: Path
     group: Group
     poll: float = 0.0
+    database: Path | None = None
     ports: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -119,7 +124,7 @@ class Deployment:
         return self.folder / "logs" / f"{name}.log"
 
     def start_superlink(self, wait: bool = True) -> None:
-        """Start it; its database keeps keys and runs over a restart.
+        """Start it.
 
         Args:
             wait: until it answers.
@@ -130,7 +135,7 @@ class Deployment:
             *("flower-superlink", "--host", _LOOPBACK, "--port", str(self.ports[0])),
             *("--ssl-ca-certfile", str(self._ca), "--ssl-certfile", str(self._certificate)),
             *("--ssl-keyfile", str(self._key), "--enable-supernode-auth"),
-            *("--database", str(self.folder / "superlink.db")),
+            *("--database", _IN_MEMORY if self.database is None else str(self.database)),
             "--disable-runtime-dependency-installation",
         ]
         self._start("superlink", words)
@@ -199,19 +204,13 @@ class Deployment:
                 self._start(name, words)
 
     def register(self) -> None:
-        """Tell the SuperLink the public key of every node that it does not know yet.
+        """Tell the SuperLink the public key of every node.
 
         Raises:
             ConfigError: it refuses one.
         """
-        book = self.folder / "nodes.json"
-        known = json.loads(book.read_text()) if book.exists() else {}
         for node in range(self.nodes):
-            name = f"node-{node}"
-            if name not in known:
-                answer = self.flwr("supernode", "register", f"{self.key(node)}.pub", "--name", name)
-                known[name] = answer["node-id"]
-                book.write_text(json.dumps(known, indent=2) + "\n")
+            self.flwr("supernode", "register", f"{self.key(node)}.pub", "--name", f"node-{node}")
 
     def run(self, **settings: object) -> str:
         """Submit the app; returns the run's number."""

@@ -5,6 +5,8 @@ another: the bare loop keeps PyTorch's own.
 """
 
 import multiprocessing
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -140,6 +142,11 @@ def clients_only(connection: Connection, name: str, rounds: int) -> None:
     _timed(connection, rounds, of_all)
 
 
+def _until_told(target: Callable[..., None], *args: object) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    target(*args)
+
+
 class Peer:
     """A contestant's process."""
 
@@ -147,7 +154,9 @@ class Peer:
         """Start ``target(connection, *args)``."""
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=target, args=(other, *args), daemon=True)
+        self._process = context.Process(
+            target=_until_told, args=(target, other, *args), daemon=True
+        )
         self._process.start()
 
     def round(self) -> Answer:
@@ -161,7 +170,9 @@ class Peer:
         return answer
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, which removes its files."""
+        self._process.terminate()
+        self._process.join(30)
         self._process.kill()
         self._process.join()
 

@@ -59,7 +59,7 @@ def deployment(tmp_path_factory) -> Iterator[Deployment]:
         patch.setenv(MARK, mark)
         try:
             with Group(folder, {}) as group:
-                made = Deployment(folder, 2, ROOT, group)
+                made = Deployment(folder, 2, ROOT, group, database=folder / "superlink.db")
                 made.start_superlink()
                 made.register()
                 yield made
