@@ -30,7 +30,7 @@ def mark(home, monkeypatch):
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
     yield mark
-    wait_until(lambda: not alive(mark), 10)
+    wait_until(lambda: not alive(mark), 60)
     left = alive(mark)
     for pid in left:
         os.kill(pid, signal.SIGKILL)
@@ -62,7 +62,7 @@ def has_torch(pid: int) -> bool:
 def ended(process: Process, mark: str) -> tuple[int, str]:
     """Exit code and errors of a process that has left none behind."""
     code, _, errors = process.end(300)
-    assert wait_until(lambda: not alive(mark), 10), alive(mark)
+    assert wait_until(lambda: not alive(mark), 60), alive(mark)
     return code, errors
 
 

@@ -130,7 +130,7 @@ def site(tmp_path, monkeypatch) -> Iterator[Site]:
         with Group(tmp_path, environment()) as group:
             yield Site(tmp_path / "site", group)
     finally:
-        wait_until(lambda: not alive(mark), 10)
+        wait_until(lambda: not alive(mark), 60)
         assert alive(mark) == {}
 
 
@@ -167,7 +167,7 @@ def test_the_page_as_typed(site):
             return "are right" in site.type(check)
         return False
 
-    assert wait_until(up, 120)
+    assert wait_until(up, 300)
     site.type(register)
     for device in range(2):
         site.start("fedpart-node@.service", device)

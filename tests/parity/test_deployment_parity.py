@@ -65,7 +65,7 @@ def deployment(tmp_path_factory) -> Iterator[Deployment]:
                 yield made
         finally:
             # Of a process that was killed, the end takes a moment.
-            wait_until(lambda: not alive(mark), 10)
+            wait_until(lambda: not alive(mark), 60)
             left = alive(mark)
             for process in left:
                 with contextlib.suppress(ProcessLookupError):
@@ -148,7 +148,7 @@ def said(deployment: Deployment, name: str) -> str:
         return explain(deployment.log(name).read_text())
 
     known = ("key", "certificate", "TLS")
-    wait_until(lambda: any(word in text() for word in known), 90)
+    wait_until(lambda: any(word in text() for word in known), 300)
     return text()
 
 
@@ -196,7 +196,7 @@ def test_an_expired_certificate_is_refused(deployment):
     deployment.group.stop("superlink")
     Authority(deployment.folder / "tls").certify(["127.0.0.1"], days=-1)
     deployment.start_superlink(wait=False)
-    assert wait_until(lambda: refusal(deployment.address, ca).endswith("make a new one"), 60)
+    assert wait_until(lambda: refusal(deployment.address, ca).endswith("make a new one"), 300)
     with Proxy(deployment.address) as proxy:
         start(deployment, "expired", proxy.address, deployment.key(0), ca)
         assert "has expired" in said(deployment, "expired")
