@@ -82,7 +82,12 @@ def parse_central(argv: Sequence[str]) -> CentralRequest:
     bound = [kebab(name) for name in given if name not in CHANGEABLE]
     if config is not None or bound:
         extra = "config" if config is not None else bound[0]
-        raise ConfigError(f"--resume goes on with the run's own settings; leave --{extra} out")
+        hint = ""
+        if extra in {*SEVERAL.values(), "inputs", "seeds", "trials"}:
+            hint = f", or for more runs widen it in {Path(resume) / 'config.toml'}"
+        raise ConfigError(
+            f"--resume goes on with the run's own settings; leave --{extra} out{hint}"
+        )
     return CentralRequest(flags_given, Path(resume))
 
 

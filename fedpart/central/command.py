@@ -43,6 +43,10 @@ def central(argv: Sequence[str]) -> None:
     from fedpart.runtime import prepare_process
 
     prepare_process()
+    if request.resume is not None:
+        from fedpart.central.sweep import check_shape
+
+        check_shape(out, config)
     if config.several:
         _several(out, config, command, resume=request.resume is not None)
     else:

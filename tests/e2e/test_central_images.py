@@ -111,6 +111,39 @@ def test_a_sweep_is_taken_up_and_a_plain_network_gets_the_psi_found(sim, home):
     assert after["runs"][0]["validation_accuracy"] is None
 
 
+def test_a_sweep_that_is_widened_finds_what_is_finished(sim, home):
+    """Whatever was one value and is several now, a run stays where it began and is not run anew."""
+    words = ("central", "--experiment", "quick-data-size", *TINY, "--datasets", "mnist")
+    methods = ("--methods", "partitioned,retrain")
+    assert sim(*words, *methods, "--out", "all")[0] == 0
+    before = json.loads((home / "all/sweep.json").read_text())["runs"]
+    code, _, err = sim("central", "--resume", "all", "--sizes", "60,80")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "leave --sizes out, or for more runs widen it in all/config.toml" in err
+    config = read_central_config(home / "all")
+    wider = {"sizes": (60, 80), "models": ("mnist-cnn",)}
+    (home / "all/config.toml").write_text(config.model_copy(update=wider).to_toml())
+    code, out, err = sim("central", "--resume", "all")
+    assert (code, err) == (0, "")
+    assert out.count("60 examples in") == 0
+    assert out.count("80 examples in") == 2
+    after = json.loads((home / "all/sweep.json").read_text())["runs"]
+    assert [run for run in after if run["train_size"] == 60] == before
+    assert sorted(p.name for p in (home / "all/mnist/mnist-cnn").iterdir()) == ["80"]
+    # The folder of several is no run, and that of a run not of several.
+    (home / "all/config.toml").write_text(
+        (home / "all/mnist/retrain/seed-0/config.toml").read_text()
+    )
+    code, _, err = sim("central", "--resume", "all")
+    assert (code, err.count("\n")) == (4, 1)
+    assert "all is the folder of several runs, and its config.toml asks for one now" in err
+    path = home / "all/mnist/retrain/seed-0"
+    (path / "config.toml").write_text(config.to_toml())
+    code, _, err = sim("central", "--resume", path)
+    assert (code, err.count("\n")) == (4, 1)
+    assert "is the folder of one run, and its config.toml asks for several now" in err
+
+
 def test_a_run_that_another_process_has_begun_is_passed_over(sim, home):
     """Two processes share a sweep: what waits for the other's run waits too, and is told."""
     words = ("central", "--experiment", "quick-random-search", *TINY, "--trials", "1")
