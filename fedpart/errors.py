@@ -35,6 +35,10 @@ class BusyError(OutputError):
     """A run folder that another process works on."""
 
 
+class DamagedError(OutputError):
+    """A file of a run that is missing, cut or changed, so that the run cannot be read."""
+
+
 class ClientFailure(FedpartError):
     """Clients that failed so that the run cannot go on."""
 

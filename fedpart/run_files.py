@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedpart.config import Config, load_toml, make_config
-from fedpart.errors import BusyError, ConfigError, OutputError
+from fedpart.errors import BusyError, ConfigError, DamagedError, OutputError
 from fedpart.spelling import kebab
 
 if sys.platform != "win32":
@@ -240,15 +240,15 @@ def read_lines(path: Path, count: int | None = None) -> list[dict[str, Any]]:
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise OutputError(f"cannot read {path}: {error.strerror or error}") from None
+        raise DamagedError(f"cannot read {path}: {error.strerror or error}") from None
     # What follows the last line end is empty, or the part of a line that a crash has left.
     return [_parse(path, number, line) for number, line in enumerate(lines[:-1][:count], 1)]
 
 
-def damaged(path: Path, line: int | None = None, what: str = "") -> OutputError:
+def damaged(path: Path, line: int | None = None, what: str = "") -> DamagedError:
     """The sentence that names a file, the line, and what is wrong there as far as it is known."""
     where = "" if line is None else f" in line {line}"
-    return OutputError(
+    return DamagedError(
         f"{path} is damaged{where}{what and f' ({what})'}: put it back from a copy, or start anew"
     )
 

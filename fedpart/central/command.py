@@ -11,7 +11,7 @@ from pathlib import Path
 from fedpart.central.arguments import parse_central
 from fedpart.central.config import CentralConfig, make_central_config, read_central_config
 from fedpart.central.records import CentralEvaluation, CentralSummary
-from fedpart.errors import BusyError, FedpartError, OutputError
+from fedpart.errors import BusyError, DamagedError, FedpartError, OutputError
 from fedpart.interrupts import INTERRUPTS
 from fedpart.run_files import check_free, check_packages, choose_folder, ended_well
 from fedpart.wording import duration, table
@@ -55,11 +55,18 @@ def central(argv: Sequence[str]) -> None:
 
 def _several(out: Path, config: CentralConfig, command: list[str], resume: bool) -> None:
     from fedpart.central.run_folder import CentralRun
-    from fedpart.central.sweep import all_finished, folders, new_parent, single_runs, write_sweep
+    from fedpart.central.sweep import (
+        Faults,
+        all_finished,
+        folders,
+        new_parent,
+        single_runs,
+        write_sweep,
+    )
 
     if not resume:
         # Whatever is wrong shows here, before any folder and not after hours.
-        by_size = sorted(single_runs(out, config), key=lambda run: run[1].train_size)
+        by_size = sorted(single_runs(out, config, {}), key=lambda run: run[1].train_size)
         # The largest and the smallest of each data set.
         ends = {(one.dataset, "largest"): (folder, one) for folder, one in by_size}
         ends |= {(one.dataset, "smallest"): (folder, one) for folder, one in reversed(by_size)}
@@ -69,7 +76,8 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
         new_parent(out, config)
     # Between two runs there is nothing else that would say so.
     INTERRUPTS.advice = f"; go on with: {_again(out)}"
-    for folder, one in single_runs(out, config):
+    faults: Faults = {}
+    for folder, one in single_runs(out, config, faults):
         begun = (folder / "config.toml").is_file()
         if begun and ended_well(folder):
             continue
@@ -77,25 +85,31 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
             _one(folder, one, command, begun, out)
         except BusyError:
             continue
+        except DamagedError as error:
+            faults[folder] = error
+            continue
         except OutputError:
             # Another process was quicker.
             if ended_well(folder) or (not begun and folder.is_dir() and any(folder.iterdir())):
                 continue
             raise
         with INTERRUPTS.held():
-            write_sweep(out, config, all_finished(out, config))
-    done = all_finished(out, config)
+            write_sweep(out, config, all_finished(out, config, faults))
+    done = all_finished(out, config, faults)
     with INTERRUPTS.held():
         lines = write_sweep(out, config, done) if done else []
-    left = len(folders(out, config)) - len(done)
-    if left:
+    count = len(folders(out, config))
+    if left := count - len(done) - len(faults):
         lines.append(
-            f"not done: {left} of {left + len(done)} runs, another process's or waiting for one; "
+            f"not done: {left} of {count} runs, another process's or waiting for one; "
             f"when that is done: {_again(out)}"
         )
     if not config.json_summary:
         names = "sweep.json, sweep.png" + ("" if config.toy else ", table.md")
         sys.stdout.write("\n".join([*lines, f"{out}: {names}\n"]))
+    if faults:
+        told = "; ".join(f"{fault}; to start anew, delete {at}" for at, fault in faults.items())
+        raise DamagedError(f"{len(faults)} of {count} runs left out: {told}; then {_again(out)}")
 
 
 def _one(

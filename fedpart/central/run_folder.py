@@ -26,7 +26,7 @@ from fedpart.checkpoint import (
     write_tensors,
     writing,
 )
-from fedpart.errors import OutputError
+from fedpart.errors import DamagedError, OutputError
 from fedpart.origin import Origin
 from fedpart.records import RunInfo
 from fedpart.run_files import ended_well, lock_run, new_folder, now
@@ -117,7 +117,7 @@ class CentralRun:
             return
         saved = read_checkpoint(self.path / "checkpoint.pt")
         if "best" not in saved:
-            raise OutputError(f"{self.path}/checkpoint.pt is not of a central run")
+            raise DamagedError(f"{self.path}/checkpoint.pt is not of a central run")
         began = Origin(**saved["origin"])
         began = replace(began, settings=_settings(type(self.config)()) | began.settings)
         began.refuse_other(self.path, self._origin())
@@ -132,7 +132,7 @@ class CentralRun:
         self.evaluations = read_records(file, CentralEvaluation, expected)
         info = read_record(self.path / "run.json", RunInfo)
         if len(self.evaluations) != expected:
-            raise OutputError(
+            raise DamagedError(
                 f"{self.path} lacks evaluations up to iteration {done}: start the run anew"
             )
         text = "".join(record.model_dump_json() + "\n" for record in self.evaluations)

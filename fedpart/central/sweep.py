@@ -3,7 +3,8 @@
 ``OUT/config.toml`` holds the settings of all; what a run differs in names the folders down to it,
 ``OUT/.../seed-<s>``; a run that began when fewer settings had several values stays where it is,
 and is found by its settings. ``OUT/sweep.json``, ``sweep.png`` and, of images, ``table.md`` hold
-what is finished. Several processes may work on one sweep: a run that another has begun is passed over.
+what is finished. Several processes may work on one sweep: a run that another has begun is passed
+over, and so is one whose files are damaged.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,12 +22,16 @@ from fedpart.central.experiments import EXPERIMENTS, Point
 from fedpart.central.finished import Finished, finished, learned_psi
 from fedpart.central.records import CentralSummary
 from fedpart.checkpoint import write_atomic
-from fedpart.errors import ConfigError, OutputError
+from fedpart.errors import ConfigError, DamagedError, OutputError
 from fedpart.records import Record
 from fedpart.run_files import new_folder
 
 # What a plain network takes from another run, by field.
 _FOUND = ("psi", "psi_chunks")
+
+
+# What is wrong with runs that cannot be read, by their folder.
+Faults = dict[Path, DamagedError]
 
 
 class Sweep(Record):
@@ -92,11 +97,13 @@ def check_shape(parent: Path, config: CentralConfig) -> None:
         )
 
 
-def single_runs(parent: Path, config: CentralConfig) -> Iterator[tuple[Path, CentralConfig]]:
+def single_runs(
+    parent: Path, config: CentralConfig, faults: Faults
+) -> Iterator[tuple[Path, CentralConfig]]:
     """Folder and settings of each run, made only when its turn has come.
 
     A plain network takes its psi from the partitioned run with the same other settings, and is
-    passed over until that has ended.
+    passed over until that has ended; a run whose settings are damaged is put into ``faults``.
 
     Raises:
         ConfigError: settings that do not fit; a plain network without such a run before it.
@@ -114,13 +121,22 @@ def single_runs(parent: Path, config: CentralConfig) -> Iterator[tuple[Path, Cen
                     "method retrain takes the psi of a partitioned run: put partitioned before it "
                     "in methods, or give psi"
                 )
-            found = finished(twin)
+            try:
+                found = finished(twin)
+                psi = () if found is None else learned_psi(found)
+            except DamagedError as error:
+                faults[twin] = error
+                continue
             if found is None:
                 continue
-            update |= {"psi": learned_psi(found), "psi-chunks": found.summary.chunks}
+            update |= {"psi": psi, "psi-chunks": found.summary.chunks}
         one = make_central_config(of_all | update)
         if (folder / "config.toml").is_file():
-            theirs = read_central_config(folder)
+            try:
+                theirs = read_central_config(folder)
+            except DamagedError as error:
+                faults[folder] = error
+                continue
             if theirs.config_hash != one.config_hash:
                 raise OutputError(
                     f"{folder} began with other settings than {parent / 'config.toml'}: set "
@@ -129,13 +145,18 @@ def single_runs(parent: Path, config: CentralConfig) -> Iterator[tuple[Path, Cen
         yield folder, one
 
 
-def all_finished(parent: Path, config: CentralConfig) -> list[Finished]:
-    """Every run that has ended, in order.
-
-    Raises:
-        OutputError: a damaged file.
-    """
-    return [run for folder, _ in folders(parent, config) if (run := finished(folder)) is not None]
+def all_finished(parent: Path, config: CentralConfig, faults: Faults) -> list[Finished]:
+    """Every run that has ended, in order; one that is damaged is put into ``faults``."""
+    runs = []
+    for folder, _ in folders(parent, config):
+        try:
+            run = finished(folder)
+            if run is not None and folder not in faults:
+                run.evaluations()
+                runs.append(run)
+        except DamagedError as error:
+            faults[folder] = error
+    return runs
 
 
 def write_sweep(parent: Path, config: CentralConfig, runs: Sequence[Finished]) -> list[str]:

@@ -144,6 +144,56 @@ def test_a_sweep_that_is_widened_finds_what_is_finished(sim, home):
     assert "is the folder of one run, and its config.toml asks for several now" in err
 
 
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "says"),
+    [
+        ("summary.json", cut, "is damaged (Invalid JSON"),
+        ("summary.json", lambda path: path.write_text("{}"), "is damaged (kind: Field required)"),
+        ("evaluations.jsonl", lambda path: path.write_text("x\n"), "is damaged in line 1"),
+        ("evaluations.jsonl", lambda path: path.unlink(), "cannot read"),
+        ("run.json", cut, "is damaged (Invalid JSON"),
+        ("config.toml", cut, "cannot be used: "),
+    ],
+)
+def test_a_damaged_run_of_a_sweep_is_named_and_holds_up_no_other(sim, home, name, damage, says):
+    words = ("central", "--experiment", "quick-data-size", *TINY, "--datasets", "mnist")
+    assert sim(*words, "--methods", "partitioned,retrain,none", "--out", "all")[0] == 0
+    damage(home / "all/mnist/partitioned/seed-0" / name)
+    # The rest is done, although a run before it cannot be read.
+    shutil.rmtree(home / "all/mnist/none")
+    code, out, err = sim("central", "--resume", "all")
+    assert (code, err.count("\n")) == (4, 1), err
+    assert out.count("examples in") == 1
+    runs = json.loads((home / "all/sweep.json").read_text())["runs"]
+    assert {run["method"] for run in runs} == {"none", "retrain"}
+    place = "all/mnist/partitioned/seed-0"
+    assert err.startswith("error: 1 of 3 runs left out: ")
+    assert f"{place}/{name}" in err
+    assert says in err
+    assert f"to start anew, delete {place}; then python sim.py central --resume all" in err
+    shutil.rmtree(home / place)
+    code, _, err = sim("central", "--resume", "all")
+    assert (code, err) == (0, "")
+    assert len(json.loads((home / "all/sweep.json").read_text())["runs"]) == 3
+
+
+def test_a_checkpoint_that_is_damaged_is_named(sim, home):
+    """Of a run that was interrupted; one that is finished does not need it."""
+    words = ("central", "--experiment", "quick-data-size", *TINY, "--datasets", "mnist")
+    assert sim(*words, "--methods", "partitioned,none", "--out", "all")[0] == 0
+    cut(home / "all/mnist/none/seed-0/checkpoint.pt")
+    assert sim("central", "--resume", "all")[0] == 0
+    (home / "all/mnist/none/seed-0/summary.json").unlink()
+    code, _, err = sim("central", "--resume", "all")
+    assert (code, err.count("\n")) == (4, 1)
+    assert "seed-0/checkpoint.pt is damaged or of another version" in err
+    assert "to start anew, delete all/mnist/none/seed-0;" in err
+
+
 def test_a_run_that_another_process_has_begun_is_passed_over(sim, home):
     """Two processes share a sweep: what waits for the other's run waits too, and is told."""
     words = ("central", "--experiment", "quick-random-search", *TINY, "--trials", "1")
@@ -223,7 +273,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(sim, home, words, code, says)
 @pytest.mark.parametrize("name", sorted(p.stem for p in PRESETS.glob("*.toml")))
 def test_each_preset_says_what_it_claims_and_what_it_takes(name, tmp_path):
     config = make_central_config(preset(name))
-    runs = list(single_runs(tmp_path / "all", config))
+    runs = list(single_runs(tmp_path / "all", config, {}))
     assert len({folder for folder, _ in runs}) == len({one.config_hash for _, one in runs})
     text = (PRESETS / f"{name}.toml").read_text(encoding="utf-8")
     for word in ("# Claim:", "# Time:", "# Hardware:"):
