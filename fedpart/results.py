@@ -78,7 +78,7 @@ class Run:
         summary: its numbers.
         config: its settings.
         images: validation images of its last evaluation, where known.
-        fault: why they are not known, where their file is damaged.
+        fault: what is damaged of settings and evaluations.
     """
 
     folder: Path
@@ -161,10 +161,12 @@ def _read(folder: Path) -> Run | str:
     """A finished run, or why there is none."""
     if is_central(folder):
         return "a central run, not a federated one"
+    config, fault = None, ""
     try:
         config = read_config(folder)
-    except OutputError:
-        config = None
+    except OutputError as error:
+        # Settings may be left out of what is copied; what is there and damaged is named.
+        fault = str(error) if (folder / "config.toml").is_file() else ""
     rounds, evaluations = folder / "rounds.jsonl", folder / "evaluations.jsonl"
     try:
         if not (folder / "summary.json").is_file():
@@ -178,8 +180,8 @@ def _read(folder: Path) -> Run | str:
         found = read_records(evaluations, Evaluation) if evaluations.exists() else []
     except OutputError as error:
         # No number of the table comes from there.
-        return Run(folder, summary, config, None, str(error))
-    return Run(folder, summary, config, found[-1].num_images if found else None)
+        return Run(folder, summary, config, None, "; ".join(filter(None, [fault, str(error)])))
+    return Run(folder, summary, config, found[-1].num_images if found else None, fault)
 
 
 def _key(summary: Finished) -> Key:

@@ -19,6 +19,7 @@ from fedpart.central.laplace import check_laplace
 from fedpart.central.settings import Method, Settings
 from fedpart.config import AUGMENTATIONS, load_toml
 from fedpart.errors import ConfigError, DamagedError, OutputError
+from fedpart.run_files import stored_settings
 from fedpart.spelling import nearest, sentence
 
 TOYS = ("input-selection", "mask-learning")
@@ -300,8 +301,8 @@ def read_central_config(path: Path) -> CentralConfig:
     file = path / "config.toml"
     if not file.is_file():
         raise OutputError(f"{path} holds no config.toml, so no run began there")
+    values = stored_settings(file)
     try:
-        values = load_toml(file)
         if "experiment" in values:
             return make_central_config(values)
     except ConfigError as error:

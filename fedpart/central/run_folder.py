@@ -123,6 +123,7 @@ class CentralRun:
         began.refuse_other(self.path, self._origin())
         self.warnings = began.warnings(self._origin())
         if ended_well(self.path):
+            read_record(self.path / "summary.json", CentralSummary)
             raise OutputError(f"{self.path} is finished: see its summary.json, or start a new run")
         self.training.load_state_dict(saved["training"])
         self._state, self._best = self.training.state, TrainingState(**saved["best"])

@@ -147,16 +147,19 @@ def single_runs(
 
 def all_finished(parent: Path, config: CentralConfig, faults: Faults) -> list[Finished]:
     """Every run that has ended, in order; one that is damaged is put into ``faults``."""
-    runs = []
-    for folder, _ in folders(parent, config):
-        try:
-            run = finished(folder)
-            if run is not None and folder not in faults:
-                run.evaluations()
-                runs.append(run)
-        except DamagedError as error:
-            faults[folder] = error
-    return runs
+    runs = [_whole(folder, faults) for folder, _ in folders(parent, config) if folder not in faults]
+    return [run for run in runs if run is not None]
+
+
+def _whole(folder: Path, faults: Faults) -> Finished | None:
+    try:
+        run = finished(folder)
+        if run is not None:
+            run.evaluations()
+    except DamagedError as error:
+        faults[folder] = error
+        return None
+    return run
 
 
 def write_sweep(parent: Path, config: CentralConfig, runs: Sequence[Finished]) -> list[str]:

@@ -414,6 +414,10 @@ def test_a_finished_run_is_not_resumed(sim, home, models):
     assert code == 4
     assert "run is finished" in err
     assert (home / "run" / "run.json").read_bytes() == before
+    (home / "run" / "summary.json").write_text('{"kind"')
+    code, _, err = sim("--resume", "run")
+    assert (code, err.count("\n")) == (4, 1)
+    assert err.startswith("error: run/summary.json is damaged (Invalid JSON")
 
 
 def test_settings_of_a_run_that_cannot_be_read(sim, home):

@@ -164,6 +164,18 @@ def test_damaged_records_are_named_and_never_counted_as_none(tmp_path):
     assert f"{tmp_path}/c/rounds.jsonl is damaged in line 1" in skipped
 
 
+def test_damaged_settings_are_named_with_what_is_wrong(tmp_path):
+    """Cut between two lines, they are still TOML; defaults must not stand for what is lost."""
+    run(tmp_path / "a")
+    path = run(tmp_path / "b", seed=1) / "config.toml"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:20]))
+    (note,) = collect([tmp_path]).notes
+    assert f"{path} is damaged (it ends early, without the key json)" in note
+    path.write_text("x")
+    (note,) = collect([tmp_path]).notes
+    assert f"{path} is not valid TOML: " in note
+
+
 def spoil(path, number):
     """Damage one line."""
     lines = path.read_text().splitlines(keepends=True)
