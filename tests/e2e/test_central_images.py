@@ -56,6 +56,10 @@ def objects(tmp_path_factory):
     return folder
 
 
+def table_runs(folder):
+    return len(json.loads((folder / "sweep.json").read_text())["runs"])
+
+
 def digits_or(objects, name):
     return (
         ()
@@ -77,6 +81,8 @@ def test_each_experiment_is_one_command_one_picture_and_one_table(sim, home, obj
     table = (home / "all/table.md").read_text(encoding="utf-8")
     assert table in out
     assert PAPER[name] in table
+    assert f"skipped {table_runs(home / 'all')} central runs" in sim("table", "all")[2]
+    assert sim("table", "all")[2].endswith("not federated ones: see all/table.md\n")
     config = read_central_config(home / "all")
     sweep = Sweep.model_validate_json((home / "all/sweep.json").read_bytes())
     assert len(sweep.runs) == len(folders(home / "all", config))

@@ -149,7 +149,7 @@ def test_what_is_left_out_is_named(tmp_path):
         f"{folder}/d: seed 0 is taken from {tmp_path}/a, with other settings (samples 10 and 3)",
         f"{folder}/e: {tmp_path}/e/summary.json is damaged (Invalid JSON: EOF while parsing an "
         "object at line 1 column 1): put it back from a copy, or start anew",
-        f"{folder}/f: a central run, not a federated one",
+        f"{folder}/f: a central run, not a federated one: see its summary.json",
     )
 
 
