@@ -64,8 +64,6 @@ def _reasons(config: Config, nodes: bool = False) -> Iterator[Reason]:
     elif config.backend in ("inline", "algorithm"):
         late = ("round_timeout",) if config.backend == "algorithm" else ()
         yield f"backend is {config.backend}", (*_WORKERS, *late)
-    if config.device == "cpu":
-        yield "device is cpu", ("gpus_per_client",)
     if config.method == "fedavg":
         yield "method is fedavg", (*_OVERRULED, "average", *_WIDTHS, *_HYPER)
     if config.method == "augerino":

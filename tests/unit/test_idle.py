@@ -24,7 +24,6 @@ def idle(words, **how):
             "gpus-per-client 0.5 (backend is algorithm), ray-address a:1 (backend is algorithm)",
         ),
         ("--round-timeout 9 --backend algorithm", "round-timeout 9 (backend is algorithm)"),
-        ("--gpus-per-client 0.5", "gpus-per-client 0.5 (device is cpu)"),
         ("--method fedavg --chunks 0.5,0.5", "chunks 0.5,0.5 (method is fedavg)"),
         ("--method fedavg --samples 5", "samples 5 (method is fedavg)"),
         ("--method fedavg --augmentation symmetric", "augmentation symmetric (method is fedavg)"),
