@@ -32,6 +32,10 @@ PAPER = {
     "quick-sensitivity": "The paper shows a figure here",
     "quick-feature-extractor": "59.6 ± 0.6",
 }
+LITERAL = (
+    "methods is 'augerin'; it must be one of partitioned, networks, validation, augerino, none, "
+    "retrain, random-search, laplace; did you mean 'augerino'?\n"
+)
 IMAGES = sorted(p.stem for p in PRESETS.glob("*.toml") if "dataset" in p.read_text())
 
 
@@ -246,7 +250,7 @@ def test_a_validation_set_run_is_judged_before_and_after_fine_tuning(sim, home):
         (("--experiment", "quick-data-sice"), 2, "did you mean 'quick-data-size'?"),
         (("--experiment", "quick-tinyimagenet"), 3, "holds no TinyImagenet; put image folders"),
         (("--experiment", "quick-data-size", "--sizes", "1,a"), 2, "sizes is 'a'"),
-        (("--experiment", "quick-data-size", "--methods", "plain"), 2, "it must be one of"),
+        (("--experiment", "quick-data-size", "--methods", "augerin"), 2, LITERAL),
         (("--experiment", "quick-data-size", "--method", "retrain"), 2, "psi is not given"),
         (("--experiment", "quick-data-size", "--methods", "retrain"), 2, "put partitioned before"),
         (("--experiment", "quick-data-size", "--train-size", "161"), 3, "use at most 160"),
