@@ -68,6 +68,9 @@ def cause(reason: str) -> str:
         text = after[0] if after else text
         path, _, place = lines[frames[-1]].removeprefix('  File "').partition('"')
         where = f" ({path.replace(chr(92), '/').rsplit('/', 1)[-1]}{place})"
+    if text.endswith(":"):
+        # A list that follows on lines of its own, such as torch's "but expected one of:".
+        text = text.rpartition(",")[0] or text.rstrip(":")
     # It may come from another machine: nothing in it may move a terminal's cursor.
     line = "".join(c if c.isprintable() else " " for c in text.strip()[:300] + where[:200])
     return line.strip()
