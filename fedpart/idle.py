@@ -82,6 +82,10 @@ def _reasons(config: Config, nodes: bool = False) -> Iterator[Reason]:
         yield "samples is 1", ("average",)
     if config.skew == "iid":
         yield "skew is iid", ("alpha", "concentration")
+    if config.clients_at_once > config.cohort_size:
+        yield f"a round asks {config.cohort_size}", ("clients_at_once",)
+    elif config.device == "cpu":
+        yield "device is cpu, where one by one is faster", ("clients_at_once",)
     if config.clients_per_round == config.clients:
         yield "every client is asked in every round", ("over_select",)
     if config.cohort_size == 1:

@@ -37,6 +37,12 @@ def idle(words, **how):
             "--augmentation asymmetric --width-transform softplus",
             "width-transform softplus (augmentation is asymmetric)",
         ),
+        (
+            "--clients-at-once 5",
+            "clients-at-once 5 (device is cpu, where one by one is faster)",
+        ),
+        ("--clients-at-once 20 --device cuda", "clients-at-once 20 (a round asks 10)"),
+        ("--clients-at-once 20", "clients-at-once 20 (a round asks 10)"),
         ("--samples 1 --average probs", "average probs (samples is 1)"),
         ("--dataset mnist --skew iid --alpha 2", "alpha 2 (skew is iid)"),
         (
@@ -59,6 +65,9 @@ def test_what_is_of_no_use_is_named_with_the_reason(words, named):
         "--workers auto --gpus-per-client 0 --backend inline",
         "--workers 4 --gpus-per-client 0.25 --device cuda --backend ray",
         "--method fedavg --samples 1 --chunks 1 --augmentation none --dropout 0.3 --alpha 1",
+        "--clients-at-once 10 --device cuda",
+        "--clients-at-once 15 --over-select 1.5 --device cuda",
+        "--clients-at-once 1",
         "--method augerino --hyper-lr 0.1 --augerino unsafe --width-start 0.2",
         "--over-select 1.5 --min-replies 5 --client-failure-rate 0.1 --max-update-norm 5",
         "--dataset mnist --skew iid --sizes equal",
