@@ -122,15 +122,11 @@ def test_more_workers_than_gpus_hold_is_refused():
 
 def test_a_share_of_a_gpu_where_there_is_none_is_refused_with_what_to_do():
     """No smaller share would help; and nothing else is said of the setting beside the refusal."""
-    no_gpu = (
-        r"gpus-per-client is 0\.5, but .* no GPU .*; leave it and device 'cuda' out"
-    )
+    no_gpu = r"gpus-per-client is 0\.5, but .* no GPU .*; leave it and device 'cuda' out"
     with pytest.raises(ConfigError, match=no_gpu):
         fit(8, 0, gpus_per_client=0.5)
     config = make_config({"gpus-per-client": 0.5})
-    with pytest.raises(
-        ConfigError, match=r"is 0\.5, but device is 'cpu'; use device"
-    ):
+    with pytest.raises(ConfigError, match=r"is 0\.5, but device is 'cpu'; use device"):
         choose_backend(config)
     assert idle_settings(config, {"gpus-per-client": "0.5"}) == ""
 
