@@ -93,7 +93,9 @@ def test_each_experiment_is_one_command_one_picture_and_one_table(sim, home, obj
     for run in sweep.runs:
         assert run.experiment == experiment
         assert run.test_size <= 24
-        assert run.iterations == 4 + (2 if run.test_accuracy_before_finetune is not None else 0)
+        tuned = experiment == "validation" and run.method == "validation"
+        assert (run.test_accuracy_before_finetune is not None) == tuned
+        assert run.iterations == 4 + (2 if tuned else 0)
         assert run.train_size == 60
 
 
@@ -166,7 +168,7 @@ def cut(path):
         ("evaluations.jsonl", lambda path: path.write_text("x\n"), "is damaged in line 1"),
         ("evaluations.jsonl", lambda path: path.unlink(), "cannot read"),
         ("run.json", cut, "is damaged (Invalid JSON"),
-        ("config.toml", cut, "cannot be used: "),
+        ("config.toml", cut, "put it back from a copy"),
     ],
 )
 def test_a_damaged_run_of_a_sweep_is_named_and_holds_up_no_other(sim, home, name, damage, says):
