@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from fedpart.config import Config
 from fedpart.spelling import kebab
+from fedpart.values import Resolved
 
 Reason = tuple[str, tuple[str, ...]]
 # All that decides who holds which images, and where the picture goes.
@@ -29,16 +30,17 @@ def idle_settings(config: Config, typed: Mapping[str, object], nodes: bool = Fal
         typed: TOML keys and values as they were typed.
         nodes: whether clients are Flower's nodes, and no back end runs them.
     """
-    return _sentence(config, typed, _reasons(config, nodes))
+    return idle_sentence(config, typed, _reasons(config, nodes))
 
 
 def idle_in_split(config: Config, typed: Mapping[str, object]) -> str:
     """The same for ``sim.py split``, which trains nothing."""
     others = tuple(name for name in Config.model_fields if name not in OF_SPLIT)
-    return _sentence(config, typed, [*_reasons(config), ("nothing is trained", others)])
+    return idle_sentence(config, typed, [*_reasons(config), ("nothing is trained", others)])
 
 
-def _sentence(config: Config, typed: Mapping[str, object], reasons: Iterable[Reason]) -> str:
+def idle_sentence(config: Resolved, typed: Mapping[str, object], reasons: Iterable[Reason]) -> str:
+    """Names what was typed and differs from what would be there without it, with the reason."""
     found: dict[str, str] = {}
     for reason, names in reasons:
         for name in names:
@@ -48,13 +50,13 @@ def _sentence(config: Config, typed: Mapping[str, object], reasons: Iterable[Rea
     return f"of no use: {', '.join(found.values())}" if found else ""
 
 
-def _differs(config: Config, name: str, typed: object) -> bool:
+def _differs(config: Resolved, name: str, typed: object) -> bool:
     """Whether a value is another than would be there without it."""
     value = getattr(config, name)
     if name in _OVERRULED and config.method != "partitioned":
         return typed != (",".join(f"{v:g}" for v in value) if name == "chunks" else str(value))
     # One worker is what a run without workers is.
-    return value != Config.model_fields[name].default and (name, value) != ("workers", 1)
+    return value != type(config).model_fields[name].default and (name, value) != ("workers", 1)
 
 
 def _reasons(config: Config, nodes: bool = False) -> Iterator[Reason]:

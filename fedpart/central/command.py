@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fedpart.central.arguments import parse_central
 from fedpart.central.config import CentralConfig, make_central_config, read_central_config
+from fedpart.central.idle import idle_in_central
 from fedpart.central.records import CentralEvaluation, CentralSummary
 from fedpart.errors import BusyError, DamagedError, FedpartError, OutputError
 from fedpart.interrupts import INTERRUPTS
@@ -32,6 +33,8 @@ def central(argv: Sequence[str]) -> None:
         check_packages(config.logger)
         out = choose_folder(config)
         check_free(out)
+        if idle := idle_in_central(config, request.typed):
+            sys.stderr.write(f"warning: {idle}\n")
     else:
         out = request.resume
         values = read_central_config(out).model_dump(by_alias=True) | request.values
