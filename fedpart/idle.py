@@ -53,7 +53,7 @@ def idle_sentence(config: Resolved, typed: Mapping[str, object], reasons: Iterab
 def _differs(config: Resolved, name: str, typed: object) -> bool:
     """Whether a value is another than would be there without it."""
     value = getattr(config, name)
-    if name in _OVERRULED and config.method != "partitioned":
+    if name in _OVERRULED and getattr(config, "method", "") != "partitioned":
         return typed != (",".join(f"{v:g}" for v in value) if name == "chunks" else str(value))
     # One worker is what a run without workers is.
     return value != type(config).model_fields[name].default and (name, value) != ("workers", 1)

@@ -336,5 +336,6 @@ def test_a_run_that_another_process_was_quicker_with_is_passed_over(sim, home, m
     with monkeypatch.context() as patch:
         patch.setattr("fedpart.central.run_folder.new_folder", taken)
         code, out, err = sim(*words, "--out", "new")
-    assert (code, err) == (0, "")
+    said = "warning: of no use: train-size 60 (sizes is given), samples 2 (methods are none)\n"
+    assert (code, err) == (0, said)
     assert "not done: 1 of 1 runs" in out
