@@ -87,11 +87,16 @@ def workers_that_fit(config: Config, cpus: int, gpus: int) -> int:
     if share > 0:
         hold = int(gpus * _workers_per_gpu(share))
         wanted = 1 if config.workers == "auto" else config.workers
+        if not gpus:
+            raise ConfigError(
+                f"gpus-per-client is {share:g}, but this machine has no GPU that torch can use; "
+                "leave it and device 'cuda' out"
+            )
         if hold < wanted:
             there = f"{gpus} GPU{'' if gpus == 1 else 's'}"
             raise ConfigError(
                 f"gpus-per-client is {share:g}: {there} can hold {hold} such "
-                f"workers, not {wanted}; use {'fewer' if hold else 'none'}, or a smaller share"
+                f"workers, not {wanted}; use fewer, or a smaller share"
             )
     wanted_here = hold if config.workers == "auto" else config.workers
     return max(1, min(wanted_here, config.jobs))

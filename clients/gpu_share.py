@@ -39,12 +39,15 @@ def share_of(config: Config) -> float:
     or jobs.
 
     Raises:
-        ConfigError: no GPU, a cluster's GPUs, or clients that do not fit.
+        ConfigError: another device, a cluster's GPUs, or clients that do not fit.
     """
+    if config.device != "cuda" and config.gpus_per_client != 0:
+        raise ConfigError(
+            f"gpus-per-client is {config.gpus_per_client!r}, but device is 'cpu'; use device cuda, "
+            "or leave it out"
+        )
     if config.gpus_per_client != "auto":
         return config.gpus_per_client
-    if config.device != "cuda":
-        raise ConfigError("gpus-per-client is 'auto', but device is 'cpu'; use device cuda, or 0")
     if config.ray_address is not None:
         raise ConfigError(
             "gpus-per-client is 'auto', which measures this machine's GPU, not those at "

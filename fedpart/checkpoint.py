@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fedpart.errors import OutputError
+from fedpart.errors import DamagedError, OutputError
 from fedpart.server import ServerState
 
 _MAGIC = b"fedpart-checkpoint-2\n"
@@ -145,9 +145,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise OutputError(f"cannot read checkpoint {path}: {error.strerror or error}") from error
+        raise DamagedError(f"cannot read checkpoint {path}: {error.strerror or error}") from error
     digest, _, body = content.removeprefix(_MAGIC).partition(b"\n")
     if not content.startswith(_MAGIC) or hashlib.sha256(body).hexdigest().encode() != digest:
-        raise OutputError(f"checkpoint {path} is damaged or of another version: start the run anew")
+        raise DamagedError(
+            f"checkpoint {path} is damaged or of another version: start the run anew"
+        )
     loaded: dict[str, Any] = torch.load(io.BytesIO(body), weights_only=True)
     return loaded

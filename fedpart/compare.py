@@ -23,6 +23,7 @@ from fedpart.curves import (
 from fedpart.errors import OutputError
 from fedpart.plots_curves import draw_groups
 from fedpart.run_files import (
+    damaged,
     differences,
     find_runs,
     is_central,
@@ -77,6 +78,8 @@ def compare(folders: Sequence[Path], out: Path, target: float | None = None) -> 
     check_picture(out)
     curves, notes = _read(folders)
     configs = {run: read_config(run) for run in curves}
+    for run, curve in curves.items():
+        _check_whole(run, curve, configs[run])
     check_comparable(configs)
     experiments = _by_settings(configs)
     places = [_place(runs) for runs in experiments]
@@ -117,6 +120,16 @@ def _read(folders: Sequence[Path]) -> tuple[dict[Path, Curve], list[str]]:
 def _unseen(run: Path) -> bool:
     path = run / "evaluations.jsonl"
     return path.is_file() and not read_lines(path)
+
+
+def _check_whole(run: Path, curve: Curve, config: Config) -> None:
+    """A run that is finished has its records up to its last round."""
+    if (run / "summary.json").exists() and curve.rounds[-1] < config.rounds:
+        path = run / "evaluations.jsonl"
+        ends = read_records(path, Evaluation)[-1].round if path.exists() else config.rounds
+        name = path.name if ends < config.rounds else "rounds.jsonl"
+        name = name if (run / name).exists() else "curves.csv"
+        raise damaged(run / name, None, f"it ends before round {config.rounds:,}")
 
 
 def check_comparable(configs: dict[Path, Config]) -> None:

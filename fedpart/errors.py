@@ -35,6 +35,10 @@ class BusyError(OutputError):
     """A run folder that another process works on."""
 
 
+class DamagedError(OutputError):
+    """A file of a run that is missing, cut or changed, so that the run cannot be read."""
+
+
 class ClientFailure(FedpartError):
     """Clients that failed so that the run cannot go on."""
 
@@ -64,6 +68,9 @@ def cause(reason: str) -> str:
         text = after[0] if after else text
         path, _, place = lines[frames[-1]].removeprefix('  File "').partition('"')
         where = f" ({path.replace(chr(92), '/').rsplit('/', 1)[-1]}{place})"
+    if text.endswith(":"):
+        # A list that follows on lines of its own, such as torch's "but expected one of:".
+        text = text.rpartition(",")[0] or text.rstrip(":")
     # It may come from another machine: nothing in it may move a terminal's cursor.
     line = "".join(c if c.isprintable() else " " for c in text.strip()[:300] + where[:200])
     return line.strip()

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from fedpart.config import Config
 from fedpart.spelling import kebab
+from fedpart.values import Resolved
 
 Reason = tuple[str, tuple[str, ...]]
 # All that decides who holds which images, and where the picture goes.
@@ -29,16 +30,17 @@ def idle_settings(config: Config, typed: Mapping[str, object], nodes: bool = Fal
         typed: TOML keys and values as they were typed.
         nodes: whether clients are Flower's nodes, and no back end runs them.
     """
-    return _sentence(config, typed, _reasons(config, nodes))
+    return idle_sentence(config, typed, _reasons(config, nodes))
 
 
 def idle_in_split(config: Config, typed: Mapping[str, object]) -> str:
     """The same for ``sim.py split``, which trains nothing."""
     others = tuple(name for name in Config.model_fields if name not in OF_SPLIT)
-    return _sentence(config, typed, [*_reasons(config), ("nothing is trained", others)])
+    return idle_sentence(config, typed, [*_reasons(config), ("nothing is trained", others)])
 
 
-def _sentence(config: Config, typed: Mapping[str, object], reasons: Iterable[Reason]) -> str:
+def idle_sentence(config: Resolved, typed: Mapping[str, object], reasons: Iterable[Reason]) -> str:
+    """Names what was typed and differs from what would be there without it, with the reason."""
     found: dict[str, str] = {}
     for reason, names in reasons:
         for name in names:
@@ -48,13 +50,13 @@ def _sentence(config: Config, typed: Mapping[str, object], reasons: Iterable[Rea
     return f"of no use: {', '.join(found.values())}" if found else ""
 
 
-def _differs(config: Config, name: str, typed: object) -> bool:
+def _differs(config: Resolved, name: str, typed: object) -> bool:
     """Whether a value is another than would be there without it."""
     value = getattr(config, name)
-    if name in _OVERRULED and config.method != "partitioned":
+    if name in _OVERRULED and getattr(config, "method", "") != "partitioned":
         return typed != (",".join(f"{v:g}" for v in value) if name == "chunks" else str(value))
     # One worker is what a run without workers is.
-    return value != Config.model_fields[name].default and (name, value) != ("workers", 1)
+    return value != type(config).model_fields[name].default and (name, value) != ("workers", 1)
 
 
 def _reasons(config: Config, nodes: bool = False) -> Iterator[Reason]:
@@ -64,8 +66,6 @@ def _reasons(config: Config, nodes: bool = False) -> Iterator[Reason]:
     elif config.backend in ("inline", "algorithm"):
         late = ("round_timeout",) if config.backend == "algorithm" else ()
         yield f"backend is {config.backend}", (*_WORKERS, *late)
-    if config.device == "cpu":
-        yield "device is cpu", ("gpus_per_client",)
     if config.method == "fedavg":
         yield "method is fedavg", (*_OVERRULED, "average", *_WIDTHS, *_HYPER)
     if config.method == "augerino":
@@ -84,6 +84,10 @@ def _reasons(config: Config, nodes: bool = False) -> Iterator[Reason]:
         yield "samples is 1", ("average",)
     if config.skew == "iid":
         yield "skew is iid", ("alpha", "concentration")
+    if config.clients_at_once > config.cohort_size:
+        yield f"a round asks {config.cohort_size}", ("clients_at_once",)
+    elif config.device == "cpu":
+        yield "device is cpu, where one by one is faster", ("clients_at_once",)
     if config.clients_per_round == config.clients:
         yield "every client is asked in every round", ("over_select",)
     if config.cohort_size == 1:

@@ -104,10 +104,15 @@ def check_chunks(config: Config) -> None:
     """Whether every chunk has a client, and every client a line in the file of who is available.
 
     Raises:
-        ConfigError: one has none.
+        ConfigError: one has none, or nobody is ever available.
     """
     if config.availability is not None:
-        availability(config.availability, config.clients)
+        there, _ = _available(config)
+        if not there.any():
+            raise ConfigError(
+                f"availability {config.availability} has no 1 in the {config.rounds:,} rounds of "
+                "this run, so that nobody could ever be asked; write a 1 where a client is there"
+            )
     counts = np.bincount(assign_chunks(config), minlength=config.num_partitions)
     if counts.min() == 0:
         chunk = int(counts.argmin())

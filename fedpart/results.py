@@ -23,6 +23,9 @@ from fedpart.seeds import mean_and_error
 from fedpart.spelling import kebab
 from fedpart.stored import read_record, read_records
 
+# Folders in one sentence.
+_SHOWN = 3
+
 
 class Finished(BaseModel):
     """What is needed of ``summary.json``, so that those of other versions can be read too."""
@@ -78,7 +81,7 @@ class Run:
         summary: its numbers.
         config: its settings.
         images: validation images of its last evaluation, where known.
-        fault: why they are not known, where their file is damaged.
+        fault: what is damaged of settings and evaluations.
     """
 
     folder: Path
@@ -129,7 +132,10 @@ def collect(folders: Sequence[Path]) -> Results:
     found = {run.resolve(): run for folder in folders for run in find_runs(folder)}
     cells: dict[Key, dict[int, Run]] = {}
     skipped = []
+    central = [folder for folder in found.values() if is_central(folder)]
     for folder in found.values():
+        if folder in central:
+            continue
         run = _read(folder)
         if isinstance(run, str):
             skipped.append(f"skipped {folder}: {run}")
@@ -141,11 +147,25 @@ def collect(folders: Sequence[Path]) -> Results:
         twin = seeds.setdefault(run.summary.seed, run)
         if twin is not run:
             skipped.append(f"skipped {folder}: {_duplicate(twin, run)}")
+    if central:
+        skipped.append(_central(central))
     if not cells:
-        raise OutputError("no finished federated run: " + "; ".join(skipped))
+        shown, more = skipped[:_SHOWN], len(skipped) - _SHOWN
+        end = f"; and {more:,} more" if more > 0 else ""
+        raise OutputError("no finished federated run: " + "; ".join(shown) + end)
     ordered = {k: Cell(tuple(v[seed] for seed in sorted(v))) for k, v in sorted(cells.items())}
     notes = [note for key, cell in ordered.items() for note in _notes(key, cell)]
     return Results(ordered, (*notes, *_columns(ordered)), tuple(skipped))
+
+
+def _central(runs: Sequence[Path]) -> str:
+    """Where their own numbers are."""
+    if len(runs) == 1:
+        return f"skipped {runs[0]}: a central run, not a federated one: see its summary.json"
+    parents = {p for run in runs for p in run.parents if (p / "sweep.json").is_file()}
+    tables = sorted(str(p / "table.md") for p in parents if (p / "table.md").is_file())
+    where = ", ".join(tables[:_SHOWN]) or "sweep.json and sweep.png in the folder of several"
+    return f"skipped {len(runs):,} central runs, not federated ones: see {where}"
 
 
 def thousands(size: int) -> str:
@@ -159,12 +179,12 @@ def _count(n: int, word: str) -> str:
 
 def _read(folder: Path) -> Run | str:
     """A finished run, or why there is none."""
-    if is_central(folder):
-        return "a central run, not a federated one"
+    config, fault = None, ""
     try:
         config = read_config(folder)
-    except OutputError:
-        config = None
+    except OutputError as error:
+        # Settings may be left out of what is copied; what is there and damaged is named.
+        fault = str(error) if (folder / "config.toml").is_file() else ""
     rounds, evaluations = folder / "rounds.jsonl", folder / "evaluations.jsonl"
     try:
         if not (folder / "summary.json").is_file():
@@ -178,8 +198,8 @@ def _read(folder: Path) -> Run | str:
         found = read_records(evaluations, Evaluation) if evaluations.exists() else []
     except OutputError as error:
         # No number of the table comes from there.
-        return Run(folder, summary, config, None, str(error))
-    return Run(folder, summary, config, found[-1].num_images if found else None)
+        return Run(folder, summary, config, None, "; ".join(filter(None, [fault, str(error)])))
+    return Run(folder, summary, config, found[-1].num_images if found else None, fault)
 
 
 def _key(summary: Finished) -> Key:

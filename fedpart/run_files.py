@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedpart.config import Config, load_toml, make_config
-from fedpart.errors import BusyError, ConfigError, OutputError
+from fedpart.errors import BusyError, ConfigError, DamagedError, OutputError
 from fedpart.spelling import kebab
 
 if sys.platform != "win32":
@@ -115,10 +115,27 @@ def read_config(path: Path) -> Config:
         seeds = sorted(p.parent.name for p in path.glob("seed-*/config.toml"))
         hint = f"one of its runs, such as {path / seeds[0]}" if seeds else "the folder of a run"
         raise OutputError(f"{path} holds no config.toml, so no run began there: name {hint}")
+    values = stored_settings(path / "config.toml")
     try:
-        return make_config(load_toml(path / "config.toml"))
+        return make_config(values)
     except ConfigError as error:
-        raise OutputError(f"{path / 'config.toml'} cannot be used: {error}") from None
+        raise DamagedError(f"{path / 'config.toml'} cannot be used: {error}") from None
+
+
+def stored_settings(file: Path) -> dict[str, object]:
+    """What a run has written as its ``config.toml``, not yet checked.
+
+    Raises:
+        DamagedError: it cannot be read, is no TOML, or ends early.
+    """
+    try:
+        values = load_toml(file)
+    except ConfigError as error:
+        raise DamagedError(f"{error}: put it back from a copy, or start anew") from None
+    # The last key that a run writes; without it, defaults would take the place of what is lost.
+    if "json" not in values:
+        raise damaged(file, None, "it ends early, without the key json")
+    return values
 
 
 def is_central(path: Path) -> bool:
@@ -240,15 +257,21 @@ def read_lines(path: Path, count: int | None = None) -> list[dict[str, Any]]:
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise OutputError(f"cannot read {path}: {error.strerror or error}") from None
+        raise DamagedError(f"cannot read {path}: {error.strerror or error}") from None
+    # What a run has finished, no crash has cut.
+    if count is None and (path.parent / "summary.json").exists():
+        if lines == [b""]:
+            raise damaged(path, None, "it is empty")
+        if lines[-1]:
+            raise damaged(path, len(lines), "cut short")
     # What follows the last line end is empty, or the part of a line that a crash has left.
     return [_parse(path, number, line) for number, line in enumerate(lines[:-1][:count], 1)]
 
 
-def damaged(path: Path, line: int | None = None, what: str = "") -> OutputError:
+def damaged(path: Path, line: int | None = None, what: str = "") -> DamagedError:
     """The sentence that names a file, the line, and what is wrong there as far as it is known."""
     where = "" if line is None else f" in line {line}"
-    return OutputError(
+    return DamagedError(
         f"{path} is damaged{where}{what and f' ({what})'}: put it back from a copy, or start anew"
     )
 

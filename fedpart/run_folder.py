@@ -136,6 +136,7 @@ class RunFolder:
         pending = Pending(**extra["pending"]) if extra.get("pending") else None
         info = self._read_records(done, pending)
         if ended_well(self.path):
+            read_record(self.path / "summary.json", Summary)
             raise OutputError(
                 f"{self.path} is finished, all {done} rounds of it: see its summary.json, or start "
                 "a new run with more rounds"

@@ -154,7 +154,8 @@ def check_side_by_side(program: Program, data: FederatedData) -> None:
         raise ConfigError(
             f"clients-at-once is {config.clients_at_once}, but model {config.model!r} with "
             f"augmentation {config.augmentation!r} cannot be batched over clients: "
-            f"{cause(traceback.format_exc())}; leave clients-at-once out"
+            f"{cause(traceback.format_exc())}; leave clients-at-once out, or draw its noise "
+            "from fedpart.models.uniform"
         ) from error
 
 

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -45,6 +46,13 @@ def spelled(fields: Mapping[str, FieldInfo]) -> list[str]:
     return [field.alias or kebab(name) for name, field in fields.items()]
 
 
+def _choices(annotation: object) -> tuple[object, ...]:
+    """What a ``Literal`` allows, also one within a tuple or beside None."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return next(filter(None, map(_choices, get_args(annotation))), ())
+
+
 def sentence(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
     """The first thing that is wrong: key, value, limit, and what to do where there is one thing.
 
@@ -62,7 +70,7 @@ def sentence(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
     shown = repr(given) if isinstance(given, str) else f"{given}"
     if kind == "literal_error":
         field = next(f for n, f in fields.items() if (f.alias or kebab(n)) == key)
-        choices = [str(choice) for choice in field.annotation.__args__]  # type: ignore[union-attr]
+        choices = [str(choice) for choice in _choices(field.annotation)]
         listed = ", ".join(choices)
         return f"{key} is {shown}; it must be one of {listed}{nearest(str(given), choices)}"
     if kind in _LIMITS:

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from fedpart.errors import OutputError
+from fedpart.errors import DamagedError
 from fedpart.run_files import damaged, read_lines
 
 M = TypeVar("M", bound=BaseModel)
@@ -15,7 +15,7 @@ def read_records(path: Path, kind: type[M], count: int | None = None) -> list[M]
     """Lines of a JSON-lines file as records; see ``read_lines``.
 
     Raises:
-        OutputError: a line that is damaged or no such record, or no such file.
+        DamagedError: a line that is damaged or no such record, or no such file.
     """
     records: list[M] = []
     try:
@@ -30,12 +30,12 @@ def read_record(path: Path, kind: type[M]) -> M:
     """A file that is one JSON object.
 
     Raises:
-        OutputError: no such file, or it holds something else.
+        DamagedError: no such file, or it holds something else.
     """
     try:
         return kind.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise OutputError(f"cannot read {path}: {error.strerror or error}") from None
+        raise DamagedError(f"cannot read {path}: {error.strerror or error}") from None
     except ValidationError as error:
         raise damaged(path, None, _place(error)) from None
 

@@ -1,7 +1,7 @@
 """The command line of ``sim.py central``: one flag for each setting."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,10 +28,12 @@ class CentralRequest:
     Attributes:
         values: settings by TOML key, from the preset or file and the flags; flags win.
         resume: folder of a run, or of several, to take up; or None.
+        typed: those of ``values`` that are flags, not from the file.
     """
 
     values: dict[str, object]
     resume: Path | None
+    typed: Mapping[str, object]
 
     def config(self) -> CentralConfig:
         """The settings, checked.
@@ -78,12 +80,17 @@ def parse_central(argv: Sequence[str]) -> CentralRequest:
                 base.pop(plural, None)
         values = base | flags_given
         toy = values.get("experiment") in TOYS
-        return CentralRequest(values if toy else with_data_dir(values), None)
+        return CentralRequest(values if toy else with_data_dir(values), None, flags_given)
     bound = [kebab(name) for name in given if name not in CHANGEABLE]
     if config is not None or bound:
         extra = "config" if config is not None else bound[0]
-        raise ConfigError(f"--resume goes on with the run's own settings; leave --{extra} out")
-    return CentralRequest(flags_given, Path(resume))
+        hint = ""
+        if extra in {*SEVERAL.values(), "inputs", "seeds", "trials"}:
+            hint = f", or for more runs widen it in {Path(resume) / 'config.toml'}"
+        raise ConfigError(
+            f"--resume goes on with the run's own settings; leave --{extra} out{hint}"
+        )
+    return CentralRequest(flags_given, Path(resume), flags_given)
 
 
 def _preset(given: dict[str, object]) -> dict[str, object]:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from fedpart.central.arguments import parse_central
 from fedpart.central.config import CentralConfig, make_central_config, read_central_config
+from fedpart.central.idle import idle_in_central
 from fedpart.central.records import CentralEvaluation, CentralSummary
-from fedpart.errors import BusyError, FedpartError, OutputError
+from fedpart.errors import BusyError, DamagedError, FedpartError, OutputError
 from fedpart.interrupts import INTERRUPTS
 from fedpart.run_files import check_free, check_packages, choose_folder, ended_well
 from fedpart.wording import duration, table
@@ -32,6 +33,8 @@ def central(argv: Sequence[str]) -> None:
         check_packages(config.logger)
         out = choose_folder(config)
         check_free(out)
+        if idle := idle_in_central(config, request.typed):
+            sys.stderr.write(f"warning: {idle}\n")
     else:
         out = request.resume
         values = read_central_config(out).model_dump(by_alias=True) | request.values
@@ -43,6 +46,10 @@ def central(argv: Sequence[str]) -> None:
     from fedpart.runtime import prepare_process
 
     prepare_process()
+    if request.resume is not None:
+        from fedpart.central.sweep import check_shape
+
+        check_shape(out, config)
     if config.several:
         _several(out, config, command, resume=request.resume is not None)
     else:
@@ -51,11 +58,18 @@ def central(argv: Sequence[str]) -> None:
 
 def _several(out: Path, config: CentralConfig, command: list[str], resume: bool) -> None:
     from fedpart.central.run_folder import CentralRun
-    from fedpart.central.sweep import all_finished, folders, new_parent, single_runs, write_sweep
+    from fedpart.central.sweep import (
+        Faults,
+        all_finished,
+        folders,
+        new_parent,
+        single_runs,
+        write_sweep,
+    )
 
     if not resume:
         # Whatever is wrong shows here, before any folder and not after hours.
-        by_size = sorted(single_runs(out, config), key=lambda run: run[1].train_size)
+        by_size = sorted(single_runs(out, config, {}), key=lambda run: run[1].train_size)
         # The largest and the smallest of each data set.
         ends = {(one.dataset, "largest"): (folder, one) for folder, one in by_size}
         ends |= {(one.dataset, "smallest"): (folder, one) for folder, one in reversed(by_size)}
@@ -65,7 +79,8 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
         new_parent(out, config)
     # Between two runs there is nothing else that would say so.
     INTERRUPTS.advice = f"; go on with: {_again(out)}"
-    for folder, one in single_runs(out, config):
+    faults: Faults = {}
+    for folder, one in single_runs(out, config, faults):
         begun = (folder / "config.toml").is_file()
         if begun and ended_well(folder):
             continue
@@ -73,25 +88,31 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
             _one(folder, one, command, begun, out)
         except BusyError:
             continue
+        except DamagedError as error:
+            faults[folder] = error
+            continue
         except OutputError:
             # Another process was quicker.
             if ended_well(folder) or (not begun and folder.is_dir() and any(folder.iterdir())):
                 continue
             raise
         with INTERRUPTS.held():
-            write_sweep(out, config, all_finished(out, config))
-    done = all_finished(out, config)
+            write_sweep(out, config, all_finished(out, config, faults))
+    done = all_finished(out, config, faults)
     with INTERRUPTS.held():
         lines = write_sweep(out, config, done) if done else []
-    left = len(folders(out, config)) - len(done)
-    if left:
+    count = len(folders(out, config))
+    if left := count - len(done) - len(faults):
         lines.append(
-            f"not done: {left} of {left + len(done)} runs, another process's or waiting for one; "
+            f"not done: {left} of {count} runs, another process's or waiting for one; "
             f"when that is done: {_again(out)}"
         )
     if not config.json_summary:
         names = "sweep.json, sweep.png" + ("" if config.toy else ", table.md")
         sys.stdout.write("\n".join([*lines, f"{out}: {names}\n"]))
+    if faults:
+        told = "; ".join(f"{fault}; to start anew, delete {at}" for at, fault in faults.items())
+        raise DamagedError(f"{len(faults)} of {count} runs left out: {told}; then {_again(out)}")
 
 
 def _one(

@@ -18,7 +18,8 @@ from fedpart import checks
 from fedpart.central.laplace import check_laplace
 from fedpart.central.settings import Method, Settings
 from fedpart.config import AUGMENTATIONS, load_toml
-from fedpart.errors import ConfigError, OutputError
+from fedpart.errors import ConfigError, DamagedError, OutputError
+from fedpart.run_files import stored_settings
 from fedpart.spelling import nearest, sentence
 
 TOYS = ("input-selection", "mask-learning")
@@ -295,15 +296,15 @@ def read_central_config(path: Path) -> CentralConfig:
     """Settings of an earlier run, or of the parent of several.
 
     Raises:
-        OutputError: no run folder of ``sim.py central``.
+        OutputError: no run folder of ``sim.py central``, or settings that cannot be read.
     """
     file = path / "config.toml"
     if not file.is_file():
         raise OutputError(f"{path} holds no config.toml, so no run began there")
-    values = load_toml(file)
-    if "experiment" not in values:
-        raise OutputError(f"{path} is a federated run: take it up with sim.py --resume {path}")
+    values = stored_settings(file)
     try:
-        return make_central_config(values)
+        if "experiment" in values:
+            return make_central_config(values)
     except ConfigError as error:
-        raise OutputError(f"{path} cannot be read: {error}") from None
+        raise DamagedError(f"{file} cannot be used: {error}") from None
+    raise OutputError(f"{path} is a federated run: take it up with sim.py --resume {path}")

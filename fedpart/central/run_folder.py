@@ -26,7 +26,7 @@ from fedpart.checkpoint import (
     write_tensors,
     writing,
 )
-from fedpart.errors import OutputError
+from fedpart.errors import DamagedError, OutputError
 from fedpart.origin import Origin
 from fedpart.records import RunInfo
 from fedpart.run_files import ended_well, lock_run, new_folder, now
@@ -117,12 +117,13 @@ class CentralRun:
             return
         saved = read_checkpoint(self.path / "checkpoint.pt")
         if "best" not in saved:
-            raise OutputError(f"{self.path}/checkpoint.pt is not of a central run")
+            raise DamagedError(f"{self.path}/checkpoint.pt is not of a central run")
         began = Origin(**saved["origin"])
         began = replace(began, settings=_settings(type(self.config)()) | began.settings)
         began.refuse_other(self.path, self._origin())
         self.warnings = began.warnings(self._origin())
         if ended_well(self.path):
+            read_record(self.path / "summary.json", CentralSummary)
             raise OutputError(f"{self.path} is finished: see its summary.json, or start a new run")
         self.training.load_state_dict(saved["training"])
         self._state, self._best = self.training.state, TrainingState(**saved["best"])
@@ -132,7 +133,7 @@ class CentralRun:
         self.evaluations = read_records(file, CentralEvaluation, expected)
         info = read_record(self.path / "run.json", RunInfo)
         if len(self.evaluations) != expected:
-            raise OutputError(
+            raise DamagedError(
                 f"{self.path} lacks evaluations up to iteration {done}: start the run anew"
             )
         text = "".join(record.model_dump_json() + "\n" for record in self.evaluations)

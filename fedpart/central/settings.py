@@ -124,7 +124,8 @@ class Settings(Resolved):
         method = given.get("method", "partitioned")
         if method in WHOLE:
             given |= {"chunks": (1.0,)}
-        if method != "validation":
+        # Of several methods, each run resolves its own.
+        if method != "validation" and "validation" not in str(given.get("methods")):
             given |= {"finetune": 0}
         return given
 

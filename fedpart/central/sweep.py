@@ -1,8 +1,10 @@
 """Several central runs: their folders, and what they come to.
 
 ``OUT/config.toml`` holds the settings of all; what a run differs in names the folders down to it,
-``OUT/.../seed-<s>``. ``OUT/sweep.json``, ``sweep.png`` and, of images, ``table.md`` hold what is
-finished. Several processes may work on one sweep: a run that another has begun is passed over.
+``OUT/.../seed-<s>``; a run that began when fewer settings had several values stays where it is,
+and is found by its settings. ``OUT/sweep.json``, ``sweep.png`` and, of images, ``table.md`` hold
+what is finished. Several processes may work on one sweep: a run that another has begun is passed
+over, and so is one whose files are damaged.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,9 +22,16 @@ from fedpart.central.experiments import EXPERIMENTS, Point
 from fedpart.central.finished import Finished, finished, learned_psi
 from fedpart.central.records import CentralSummary
 from fedpart.checkpoint import write_atomic
-from fedpart.errors import ConfigError, OutputError
+from fedpart.errors import ConfigError, DamagedError, OutputError
 from fedpart.records import Record
 from fedpart.run_files import new_folder
+
+# What a plain network takes from another run, by field.
+_FOUND = ("psi", "psi_chunks")
+
+
+# What is wrong with runs that cannot be read, by their folder.
+Faults = dict[Path, DamagedError]
 
 
 class Sweep(Record):
@@ -44,38 +53,90 @@ def new_parent(path: Path, config: CentralConfig) -> None:
 
 def folders(parent: Path, config: CentralConfig) -> list[tuple[Path, Point]]:
     """Folder of each run, and what it sets, in order."""
-    points = EXPERIMENTS[config.experiment].points(config)
-    return [(parent.joinpath(*point.words), point) for point in points]
+    points = list(EXPERIMENTS[config.experiment].points(config))
+    named = [parent.joinpath(*point.words) for point in points]
+    begun = [file.parent for file in sorted(parent.glob("*/**/config.toml"))]
+    if earlier := set(begun) - set(named):
+        place = {_identity(path, config): path for path in begun if path in earlier}
+        of_all = _of_all(config)
+        for i, point in enumerate(points):
+            if named[i] not in begun:
+                same = CentralConfig.model_validate(of_all | point.update).config_hash
+                named[i] = place.get(same, named[i])
+    return list(zip(named, points, strict=True))
 
 
-def single_runs(parent: Path, config: CentralConfig) -> Iterator[tuple[Path, CentralConfig]]:
+def _identity(folder: Path, config: CentralConfig) -> str | None:
+    """What tells a run from others of its sweep, or None where it cannot be read."""
+    try:
+        theirs = read_central_config(folder)
+    except OutputError:
+        return None
+    if theirs.several:
+        return None
+    found = theirs.method == "retrain" and config.psi is None
+    return theirs.model_copy(update=dict.fromkeys(_FOUND) if found else {}).config_hash
+
+
+def _of_all(config: CentralConfig) -> dict[str, object]:
+    return config.model_dump(by_alias=True, exclude={*SEVERAL.values(), "seeds"})
+
+
+def check_shape(parent: Path, config: CentralConfig) -> None:
+    """Whether a folder that is taken up is of several runs, or of one, as its settings are.
+
+    Raises:
+        OutputError: it is not.
+    """
+    words = ("one run", "several") if config.several else ("several runs", "one")
+    other = (parent / "run.json").is_file() if config.several else any(parent.glob("*/**/run.json"))
+    if other:
+        raise OutputError(
+            f"{parent} is the folder of {words[0]}, and its config.toml asks for {words[1]} now: "
+            f"set it back, and give {words[1]} a new folder"
+        )
+
+
+def single_runs(
+    parent: Path, config: CentralConfig, faults: Faults
+) -> Iterator[tuple[Path, CentralConfig]]:
     """Folder and settings of each run, made only when its turn has come.
 
     A plain network takes its psi from the partitioned run with the same other settings, and is
-    passed over until that has ended.
+    passed over until that has ended; a run whose settings are damaged is put into ``faults``.
 
     Raises:
         ConfigError: settings that do not fit; a plain network without such a run before it.
         OutputError: a folder that began with other settings.
     """
-    of_all = config.model_dump(by_alias=True, exclude={*SEVERAL.values(), "seeds"})
-    places = dict(folders(parent, config))
-    for folder, point in places.items():
+    of_all = _of_all(config)
+    places = folders(parent, config)
+    at = {point.words: folder for folder, point in places}
+    for folder, point in places:
         update = {**point.update, "out": str(folder)}
         if (of_all | update)["method"] == "retrain" and config.psi is None:
-            twin = parent.joinpath(*("partitioned" if w == "retrain" else w for w in point.words))
-            if twin not in places or twin == folder:
+            twin = at.get(tuple("partitioned" if w == "retrain" else w for w in point.words))
+            if twin is None or twin == folder:
                 raise ConfigError(
                     "method retrain takes the psi of a partitioned run: put partitioned before it "
                     "in methods, or give psi"
                 )
-            found = finished(twin)
+            try:
+                found = finished(twin)
+                psi = () if found is None else learned_psi(found)
+            except DamagedError as error:
+                faults[twin] = error
+                continue
             if found is None:
                 continue
-            update |= {"psi": learned_psi(found), "psi-chunks": found.summary.chunks}
+            update |= {"psi": psi, "psi-chunks": found.summary.chunks}
         one = make_central_config(of_all | update)
         if (folder / "config.toml").is_file():
-            theirs = read_central_config(folder)
+            try:
+                theirs = read_central_config(folder)
+            except DamagedError as error:
+                faults[folder] = error
+                continue
             if theirs.config_hash != one.config_hash:
                 raise OutputError(
                     f"{folder} began with other settings than {parent / 'config.toml'}: set "
@@ -84,13 +145,21 @@ def single_runs(parent: Path, config: CentralConfig) -> Iterator[tuple[Path, Cen
         yield folder, one
 
 
-def all_finished(parent: Path, config: CentralConfig) -> list[Finished]:
-    """Every run that has ended, in order.
+def all_finished(parent: Path, config: CentralConfig, faults: Faults) -> list[Finished]:
+    """Every run that has ended, in order; one that is damaged is put into ``faults``."""
+    runs = [_whole(folder, faults) for folder, _ in folders(parent, config) if folder not in faults]
+    return [run for run in runs if run is not None]
 
-    Raises:
-        OutputError: a damaged file.
-    """
-    return [run for folder, _ in folders(parent, config) if (run := finished(folder)) is not None]
+
+def _whole(folder: Path, faults: Faults) -> Finished | None:
+    try:
+        run = finished(folder)
+        if run is not None:
+            run.evaluations()
+    except DamagedError as error:
+        faults[folder] = error
+        return None
+    return run
 
 
 def write_sweep(parent: Path, config: CentralConfig, runs: Sequence[Finished]) -> list[str]:

@@ -15,6 +15,8 @@ from fedpart.plugins import call_own, users_code
 FORMAT = "1"
 # Name of an array of one number: files of an image folder that are no images.
 OTHERS = "others"
+# Labels in one sentence.
+_SHOWN = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,13 +107,23 @@ def _check(what: str, images: np.ndarray, labels: np.ndarray, num_classes: int) 
 
 
 def counted(arrays: Mapping[str, np.ndarray], kind: str, where: str) -> str:
-    """``1,250 training and 200 test images from ...``, and how many files there are no images."""
+    """``1,250 training and 200 test images from ...``, and what a user should know of them.
+
+    That is how many files are no images, and which classes the test images lack: accuracy on them
+    then means something else.
+    """
     test = arrays.get("test_labels")
     tests = 0 if test is None else len(test)
     text = f"{len(arrays['train_labels']):,} training and {tests:,} test {kind} {where}"
     others = int(arrays[OTHERS][0]) if OTHERS in arrays else 0
     if others:
         text += f"; left out, by their ending: {others:,} other file{'' if others == 1 else 's'}"
+    if test is not None and len(lacking := np.setdiff1d(arrays["train_labels"], test)):
+        listed = ", ".join(map(str, lacking[:_SHOWN])) + (", ..." if len(lacking) > _SHOWN else "")
+        text += (
+            f"; no test image of {len(lacking):,} class{'' if len(lacking) == 1 else 'es'} (label "
+            f"{listed}): test accuracy is that of the others"
+        )
     return text
 
 
@@ -168,7 +180,9 @@ def folder_arrays(
 
     def key() -> str:
         every = [file for part in files.values() for members in part.values() for file in members]
-        return listing_key(every + others, FORMAT, str(place.resolve()), *files)
+        # A link that leads nowhere has no size to go by.
+        there = [file for file in others if file.exists()]
+        return listing_key(every + there, FORMAT, str(place.resolve()), *files)
 
     return key, build
 

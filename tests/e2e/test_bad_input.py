@@ -2,14 +2,16 @@
 
 import gzip
 import json
+import re
 import shutil
 import struct
 import sys
 
 import numpy as np
 import pytest
-from command_line import TINY
+from command_line import SIM, TINY
 
+from fedpart.arguments import _run_parser
 from fedpart.run_files import read_lines
 
 SETTINGS = [
@@ -414,6 +416,10 @@ def test_a_finished_run_is_not_resumed(sim, home, models):
     assert code == 4
     assert "run is finished" in err
     assert (home / "run" / "run.json").read_bytes() == before
+    (home / "run" / "summary.json").write_text('{"kind"')
+    code, _, err = sim("--resume", "run")
+    assert (code, err.count("\n")) == (4, 1)
+    assert err.startswith("error: run/summary.json is damaged (Invalid JSON")
 
 
 def test_settings_of_a_run_that_cannot_be_read(sim, home):
@@ -422,3 +428,11 @@ def test_settings_of_a_run_that_cannot_be_read(sim, home):
     code, _, err = sim("--resume", "run")
     assert code == 4
     assert "not valid TOML" in err
+
+
+def test_help_names_the_exit_codes_that_the_readme_explains():
+    table = re.findall(r"^\| ([\d, ]+) \| ", (SIM.parent / "README.md").read_text(), flags=re.M)
+    listed = _run_parser().format_help().partition("exit codes:")[2].partition(";")[0]
+    codes = [code for row in table for code in row.split(", ")]
+    assert codes[0] == "0"
+    assert re.findall(r"\d+", listed) == codes

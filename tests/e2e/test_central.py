@@ -140,6 +140,12 @@ def test_several_inputs_and_seeds_make_a_folder_of_runs(sim, home):
     sweep = json.loads((top / "sweep.json").read_text())
     assert [(r["seed"], r["inputs"]) for r in sweep["runs"]] == [(0, 2), (0, 15), (1, 2), (1, 15)]
     assert (top / "sweep.png").stat().st_size > 10_000
+    code, _, err = sim("table", "runs/all")
+    assert code == 4
+    assert err == (
+        "error: no finished federated run: skipped 4 central runs, not federated ones: see "
+        "sweep.json and sweep.png in the folder of several\n"
+    )
     # One run is taken away; only that one runs again.
     before = (top / "inputs-2/seed-1/evaluations.jsonl").stat().st_mtime_ns
     shutil.rmtree(top / "inputs-15/seed-1")

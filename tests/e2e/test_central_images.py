@@ -32,6 +32,10 @@ PAPER = {
     "quick-sensitivity": "The paper shows a figure here",
     "quick-feature-extractor": "59.6 ± 0.6",
 }
+LITERAL = (
+    "methods is 'augerin'; it must be one of partitioned, networks, validation, augerino, none, "
+    "retrain, random-search, laplace; did you mean 'augerino'?\n"
+)
 IMAGES = sorted(p.stem for p in PRESETS.glob("*.toml") if "dataset" in p.read_text())
 
 
@@ -56,6 +60,10 @@ def objects(tmp_path_factory):
     return folder
 
 
+def table_runs(folder):
+    return len(json.loads((folder / "sweep.json").read_text())["runs"])
+
+
 def digits_or(objects, name):
     return (
         ()
@@ -77,13 +85,17 @@ def test_each_experiment_is_one_command_one_picture_and_one_table(sim, home, obj
     table = (home / "all/table.md").read_text(encoding="utf-8")
     assert table in out
     assert PAPER[name] in table
+    assert f"skipped {table_runs(home / 'all')} central runs" in sim("table", "all")[2]
+    assert sim("table", "all")[2].endswith("not federated ones: see all/table.md\n")
     config = read_central_config(home / "all")
     sweep = Sweep.model_validate_json((home / "all/sweep.json").read_bytes())
     assert len(sweep.runs) == len(folders(home / "all", config))
     for run in sweep.runs:
         assert run.experiment == experiment
         assert run.test_size <= 24
-        assert run.iterations == 4 + (2 if run.test_accuracy_before_finetune is not None else 0)
+        tuned = experiment == "validation" and run.method == "validation"
+        assert (run.test_accuracy_before_finetune is not None) == tuned
+        assert run.iterations == 4 + (2 if tuned else 0)
         assert run.train_size == 60
 
 
@@ -109,6 +121,89 @@ def test_a_sweep_is_taken_up_and_a_plain_network_gets_the_psi_found(sim, home):
     ]
     assert after["runs"][-1]["validation_accuracy"] is not None
     assert after["runs"][0]["validation_accuracy"] is None
+
+
+def test_a_sweep_that_is_widened_finds_what_is_finished(sim, home):
+    """Whatever was one value and is several now, a run stays where it began and is not run anew."""
+    words = ("central", "--experiment", "quick-data-size", *TINY, "--datasets", "mnist")
+    methods = ("--methods", "partitioned,retrain")
+    assert sim(*words, *methods, "--out", "all")[0] == 0
+    before = json.loads((home / "all/sweep.json").read_text())["runs"]
+    code, _, err = sim("central", "--resume", "all", "--sizes", "60,80")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "leave --sizes out, or for more runs widen it in all/config.toml" in err
+    config = read_central_config(home / "all")
+    wider = {"sizes": (60, 80), "models": ("mnist-cnn",)}
+    (home / "all/config.toml").write_text(config.model_copy(update=wider).to_toml())
+    code, out, err = sim("central", "--resume", "all")
+    assert (code, err) == (0, "")
+    assert out.count("60 examples in") == 0
+    assert out.count("80 examples in") == 2
+    after = json.loads((home / "all/sweep.json").read_text())["runs"]
+    assert [run for run in after if run["train_size"] == 60] == before
+    assert sorted(p.name for p in (home / "all/mnist/mnist-cnn").iterdir()) == ["80"]
+    # The folder of several is no run, and that of a run not of several.
+    (home / "all/config.toml").write_text(
+        (home / "all/mnist/retrain/seed-0/config.toml").read_text()
+    )
+    code, _, err = sim("central", "--resume", "all")
+    assert (code, err.count("\n")) == (4, 1)
+    assert "all is the folder of several runs, and its config.toml asks for one now" in err
+    path = home / "all/mnist/retrain/seed-0"
+    (path / "config.toml").write_text(config.to_toml())
+    code, _, err = sim("central", "--resume", path)
+    assert (code, err.count("\n")) == (4, 1)
+    assert "is the folder of one run, and its config.toml asks for several now" in err
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "says"),
+    [
+        ("summary.json", cut, "is damaged (Invalid JSON"),
+        ("summary.json", lambda path: path.write_text("{}"), "is damaged (kind: Field required)"),
+        ("evaluations.jsonl", lambda path: path.write_text("x\n"), "is damaged in line 1"),
+        ("evaluations.jsonl", lambda path: path.unlink(), "cannot read"),
+        ("run.json", cut, "is damaged (Invalid JSON"),
+        ("config.toml", cut, "put it back from a copy"),
+    ],
+)
+def test_a_damaged_run_of_a_sweep_is_named_and_holds_up_no_other(sim, home, name, damage, says):
+    words = ("central", "--experiment", "quick-data-size", *TINY, "--datasets", "mnist")
+    assert sim(*words, "--methods", "partitioned,retrain,none", "--out", "all")[0] == 0
+    damage(home / "all/mnist/partitioned/seed-0" / name)
+    # The rest is done, although a run before it cannot be read.
+    shutil.rmtree(home / "all/mnist/none")
+    code, out, err = sim("central", "--resume", "all")
+    assert (code, err.count("\n")) == (4, 1), err
+    assert out.count("examples in") == 1
+    runs = json.loads((home / "all/sweep.json").read_text())["runs"]
+    assert {run["method"] for run in runs} == {"none", "retrain"}
+    place = "all/mnist/partitioned/seed-0"
+    assert err.startswith("error: 1 of 3 runs left out: ")
+    assert f"{place}/{name}" in err
+    assert says in err
+    assert f"to start anew, delete {place}; then python sim.py central --resume all" in err
+    shutil.rmtree(home / place)
+    code, _, err = sim("central", "--resume", "all")
+    assert (code, err) == (0, "")
+    assert len(json.loads((home / "all/sweep.json").read_text())["runs"]) == 3
+
+
+def test_a_checkpoint_that_is_damaged_is_named(sim, home):
+    """Of a run that was interrupted; one that is finished does not need it."""
+    words = ("central", "--experiment", "quick-data-size", *TINY, "--datasets", "mnist")
+    assert sim(*words, "--methods", "partitioned,none", "--out", "all")[0] == 0
+    cut(home / "all/mnist/none/seed-0/checkpoint.pt")
+    assert sim("central", "--resume", "all")[0] == 0
+    (home / "all/mnist/none/seed-0/summary.json").unlink()
+    code, _, err = sim("central", "--resume", "all")
+    assert (code, err.count("\n")) == (4, 1)
+    assert "seed-0/checkpoint.pt is damaged or of another version" in err
+    assert "to start anew, delete all/mnist/none/seed-0;" in err
 
 
 def test_a_run_that_another_process_has_begun_is_passed_over(sim, home):
@@ -157,7 +252,7 @@ def test_a_validation_set_run_is_judged_before_and_after_fine_tuning(sim, home):
         (("--experiment", "quick-data-sice"), 2, "did you mean 'quick-data-size'?"),
         (("--experiment", "quick-tinyimagenet"), 3, "holds no TinyImagenet; put image folders"),
         (("--experiment", "quick-data-size", "--sizes", "1,a"), 2, "sizes is 'a'"),
-        (("--experiment", "quick-data-size", "--methods", "plain"), 2, "it must be one of"),
+        (("--experiment", "quick-data-size", "--methods", "augerin"), 2, LITERAL),
         (("--experiment", "quick-data-size", "--method", "retrain"), 2, "psi is not given"),
         (("--experiment", "quick-data-size", "--methods", "retrain"), 2, "put partitioned before"),
         (("--experiment", "quick-data-size", "--train-size", "161"), 3, "use at most 160"),
@@ -190,7 +285,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(sim, home, words, code, says)
 @pytest.mark.parametrize("name", sorted(p.stem for p in PRESETS.glob("*.toml")))
 def test_each_preset_says_what_it_claims_and_what_it_takes(name, tmp_path):
     config = make_central_config(preset(name))
-    runs = list(single_runs(tmp_path / "all", config))
+    runs = list(single_runs(tmp_path / "all", config, {}))
     assert len({folder for folder, _ in runs}) == len({one.config_hash for _, one in runs})
     text = (PRESETS / f"{name}.toml").read_text(encoding="utf-8")
     for word in ("# Claim:", "# Time:", "# Hardware:"):
@@ -241,5 +336,6 @@ def test_a_run_that_another_process_was_quicker_with_is_passed_over(sim, home, m
     with monkeypatch.context() as patch:
         patch.setattr("fedpart.central.run_folder.new_folder", taken)
         code, out, err = sim(*words, "--out", "new")
-    assert (code, err) == (0, "")
+    said = "warning: of no use: train-size 60 (sizes is given), samples 2 (methods are none)\n"
+    assert (code, err) == (0, said)
     assert "not done: 1 of 1 runs" in out

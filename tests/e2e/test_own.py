@@ -60,9 +60,25 @@ def test_an_augmentation_and_a_hyperparameter_of_ones_own_are_learned(readme, co
     assert code == 0, err
     lines = (home / "runs/own-psi/rounds.jsonl").read_text().splitlines()
     found = [json.loads(line)["hyper_readable"] for line in lines]
-    assert set(found[-1]) == {"brightness", "0.log_std"}
+    assert set(found[-1]) == {"brightness", "0.log_width"}
     assert abs(found[-1]["brightness"] - 0.1) > 0.01
-    assert abs(found[-1]["0.log_std"] - 0.0498) > 0.0005
+    assert abs(found[-1]["0.log_width"] - 0.0498) > 0.0005
+
+
+def test_a_hyperparameter_of_ones_own_is_batched_over_clients(readme, copied, sim, home):
+    """Clients at once; and noise that cannot be drawn so is refused in a whole sentence."""
+    (command,) = commands(readme, "mylayer:net", "myaugmentation:Brightness")
+    words = (*shlex.split(command)[2:], *FEW, "--clients-at-once", "2")
+    code, _, err = sim(*words)
+    assert code == 0, err
+    own = "torch.randn(x.shape, generator=self.generator)"
+    text = copied["mylayer.py"].replace("uniform(self.generator, x.shape, -1, 1)", own)
+    assert own in text
+    (home / "old_layer.py").write_text(text)
+    code, _, err = sim(*(w.replace("mylayer", "old_layer") for w in words), "--out", "old")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "generator=Streams) (old_layer.py, line 17, in forward); leave" in err
+    assert "or draw its noise from fedpart.models.uniform" in err
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from clients.backend import choose_backend, gpus_for, workers_that_fit
 from clients.gpu_share import Use, share_of
 from fedpart.config import make_config
 from fedpart.errors import ConfigError
+from fedpart.idle import idle_settings
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_who_asks_for_workers_gets_ray_even_on_one_core(machine, values):
         ({"backend": "ray"}, "backend is 'ray'"),
         ({"workers": 3}, "workers is 3"),
         ({"ray_address": "head:6379"}, "ray-address is 'head:6379'"),
-        ({"gpus_per_client": 0.5}, "gpus-per-client is 0.5"),
+        ({"gpus_per_client": 0.5, "device": "cuda"}, "gpus-per-client is 0.5"),
     ],
 )
 def test_who_asks_for_ray_is_not_given_something_else(machine, values, asked):
@@ -85,7 +86,7 @@ def test_on_a_cluster_its_resources_decide(machine):
 
 
 def fit(cpus: int, gpus: int = 0, **values: object) -> int:
-    return workers_that_fit(make_config(values), cpus, gpus)
+    return workers_that_fit(make_config({"device": "cuda"} | values), cpus, gpus)
 
 
 def test_a_worker_a_core_but_no_more_than_clients_a_round():
@@ -117,8 +118,17 @@ def test_gpus_that_workers_need(workers, share, gpus):
 def test_more_workers_than_gpus_hold_is_refused():
     with pytest.raises(ConfigError, match="2 GPUs can hold 4 such workers, not 5; use fewer"):
         fit(8, 2, gpus_per_client=0.5, workers=5)
-    with pytest.raises(ConfigError, match=r"gpus-per-client is 0\.5: 0 GPUs can hold 0 such work"):
+
+
+def test_a_share_of_a_gpu_where_there_is_none_is_refused_with_what_to_do():
+    """No smaller share would help; and nothing else is said of the setting beside the refusal."""
+    no_gpu = r"gpus-per-client is 0\.5, but .* no GPU .*; leave it and device 'cuda' out"
+    with pytest.raises(ConfigError, match=no_gpu):
         fit(8, 0, gpus_per_client=0.5)
+    config = make_config({"gpus-per-client": 0.5})
+    with pytest.raises(ConfigError, match=r"is 0\.5, but device is 'cpu'; use device"):
+        choose_backend(config)
+    assert idle_settings(config, {"gpus-per-client": "0.5"}) == ""
 
 
 def test_an_address_where_nobody_answers_is_refused_at_once():
@@ -149,7 +159,7 @@ def test_auto_shares_a_gpu_by_what_a_worker_takes(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "device is 'cpu'; use device cuda, or 0"),
+        ({}, "device is 'cpu'; use device cuda, or leave it out"),
         ({"device": "cuda", "ray_address": "head:6379"}, "not those at head:6379; give a number"),
         ({"device": "cuda"}, "a worker takes 90.0 GB and the GPU has 80.0 GB left: use smaller"),
     ],

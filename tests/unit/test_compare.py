@@ -1,5 +1,6 @@
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -231,6 +232,37 @@ def test_a_line_that_is_json_but_no_record_is_named(tmp_path, name, change):
     write_lines(path, lines)
     with pytest.raises(OutputError, match=rf"{path} is damaged in line 2 \("):
         compare([tmp_path], tmp_path / "x.png")
+
+
+def half(content):
+    return content[: len(content) // 2]
+
+
+def a_line_less(content):
+    return b"".join(content.splitlines(keepends=True)[:-1])
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl", "evaluations.jsonl", "config.toml"])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (half, "cut short|it ends "),
+        (a_line_less, "it ends before round 8|it ends early"),
+        (lambda content: content.split(b"\n")[0][:-2], "cut short|not valid TOML|ends early"),
+        (lambda _: b"", "it is empty|it ends early"),
+        (lambda _: b"\xff\n", "damaged in line 1|not valid TOML"),
+        (lambda _: b'{"a": 1}\n', "round: Field required|not valid TOML"),
+    ],
+)
+def test_a_finished_run_with_a_damaged_file_is_refused_by_its_name(tmp_path, name, change, says):
+    """What a crash may cut of a run under way has been written whole when it is finished."""
+    for seed in (0, 1):
+        make_run(tmp_path / f"seed-{seed}", seed=seed, accuracies=[0.1] * 4)
+    path = tmp_path / "seed-1" / name
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(OutputError, match=f"{re.escape(str(path))} .*({says})"):
+        compare([tmp_path], tmp_path / "c.png")
+    assert not (tmp_path / "c.png").exists()
 
 
 def test_a_line_that_a_crash_cut_is_left_out_and_a_damaged_one_refused(tmp_path):

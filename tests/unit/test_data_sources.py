@@ -225,20 +225,53 @@ def test_an_image_folder_is_read_as_torchvision_reads_it(pictures):
         assert np.array_equal(np.asarray(Image.open(path).convert("L")), image[0])
 
 
+def test_what_systems_leave_in_folders_is_never_an_image(pictures):
+    """Hidden files are passed over, others counted, and a dead link to an image is named."""
+    before = len(sources.load_digits(str(pictures)).labels)
+    place = pictures / "train" / "3"
+    for name in (".DS_Store", "._001.png", "Thumbs.db"):
+        (place / name).write_bytes(b"x")
+    (place / "dead").symlink_to(pictures / "nowhere")
+    for _ in range(2):
+        found = sources.load_digits(str(pictures))
+        assert len(found.labels) == before
+        assert "left out, by their ending: 3 other files" in found.source
+        assert isinstance(found.images.base, np.memmap) or isinstance(found.images, np.memmap)
+    (place / "dead.png").symlink_to(pictures / "nowhere")
+    with pytest.raises(DataError, match=r"dead\.png is no readable image .*replace or remove it"):
+        sources.load_digits(str(pictures))
+
+
+def test_classes_that_the_test_images_lack_are_told(pictures, digits):
+    """Accuracy on the others alone means something else; all classes, and nothing is said."""
+    images, labels = digits
+    have, every = {*labels[:5].tolist()}, {*labels.tolist()}
+    said = sources.load_digits(str(pictures)).source.rpartition("; ")[2]
+    lacking = sorted(every - have)
+    assert said.startswith(f"no test image of {len(lacking)} classes (label {lacking[0]}, ")
+    assert said.endswith("): test accuracy is that of the others")
+    for image, label in zip(images, labels, strict=True):
+        target = pictures / "test" / str(label)
+        target.mkdir(exist_ok=True)
+        Image.fromarray(image).save(target / "more.png")
+    assert "no test image" not in sources.load_digits(str(pictures)).source
+
+
 def test_files_that_are_no_images_are_counted(pictures):
     """In the line that says where the data come from; also with a copy in the cache."""
     for _ in range(2):
-        assert sources.load_digits(str(pictures)).source.endswith(
-            f"the image folder {pictures}; left out, by their ending: 1 other file"
+        assert (
+            f"the image folder {pictures}; left out, by their ending: 1 other file;"
+            in sources.load_digits(str(pictures)).source
         )
     (pictures / "train" / "labels.csv").write_text("x")
     (pictures / "test" / "0").mkdir(exist_ok=True)
     (pictures / "test" / "0" / "photo.heic").write_text("x")
     Image.new("L", (28, 28)).save(pictures / "test" / "0" / "a.png")
-    assert sources.load_digits(str(pictures)).source.endswith("3 other files")
+    assert "3 other files;" in sources.load_digits(str(pictures)).source
     for file in (*pictures.rglob("*.txt"), *pictures.rglob("*.csv"), *pictures.rglob("*.heic")):
         file.unlink()
-    assert sources.load_digits(str(pictures)).source.endswith(f"the image folder {pictures}")
+    assert "left out" not in sources.load_digits(str(pictures)).source
 
 
 def test_image_folder_with_names_for_classes(tmp_path):

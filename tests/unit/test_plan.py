@@ -81,3 +81,12 @@ def test_a_table_of_availability_is_checked_before_anything_slow(tmp_path):
     path.write_text("1,0\n")
     with pytest.raises(ConfigError, match="has 1 lines; it must have one for each of 10 clients"):
         check_chunks(tiny.config(availability=str(path)))
+
+
+def test_a_run_in_which_nobody_is_ever_available_is_refused(tmp_path):
+    """The rounds of the run count, not those of the file."""
+    path = tmp_path / "seen.csv"
+    path.write_text("0,0,1\n" + "0,0,0\n" * 9)
+    check_chunks(tiny.config(availability=str(path), rounds=3))
+    with pytest.raises(ConfigError, match="has no 1 in the 2 rounds of this run, so that nobody"):
+        check_chunks(tiny.config(availability=str(path), rounds=2))

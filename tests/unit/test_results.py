@@ -149,7 +149,7 @@ def test_what_is_left_out_is_named(tmp_path):
         f"{folder}/d: seed 0 is taken from {tmp_path}/a, with other settings (samples 10 and 3)",
         f"{folder}/e: {tmp_path}/e/summary.json is damaged (Invalid JSON: EOF while parsing an "
         "object at line 1 column 1): put it back from a copy, or start anew",
-        f"{folder}/f: a central run, not a federated one",
+        f"{folder}/f: a central run, not a federated one: see its summary.json",
     )
 
 
@@ -162,6 +162,18 @@ def test_damaged_records_are_named_and_never_counted_as_none(tmp_path):
     assert f"{tmp_path}/b/evaluations.jsonl is damaged in line 3" in results.notes[0]
     (skipped,) = results.skipped
     assert f"{tmp_path}/c/rounds.jsonl is damaged in line 1" in skipped
+
+
+def test_damaged_settings_are_named_with_what_is_wrong(tmp_path):
+    """Cut between two lines, they are still TOML; defaults must not stand for what is lost."""
+    run(tmp_path / "a")
+    path = run(tmp_path / "b", seed=1) / "config.toml"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:20]))
+    (note,) = collect([tmp_path]).notes
+    assert f"{path} is damaged (it ends early, without the key json)" in note
+    path.write_text("x")
+    (note,) = collect([tmp_path]).notes
+    assert f"{path} is not valid TOML: " in note
 
 
 def spoil(path, number):
