@@ -150,9 +150,13 @@ class RayExecutor:
             self._free(*done)
 
     def close(self) -> None:
-        """End the workers; the session goes on."""
+        """End the workers; the session goes on.
+
+        Nothing of Ray's is kept: its ids begin anew with every session, so that what outlives one
+        would, when it is freed, take the object of the same id from the next.
+        """
         self._dismiss(self._seats)
-        self._seats, self._data = [], None
+        self._seats, self._data, self._records, self._done = [], None, {}, SimpleQueue()
 
     def everywhere(self, function: Callable[[Worker], Any]) -> list[Any]:
         """What ``function`` returns in each worker; no client may be under way."""

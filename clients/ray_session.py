@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import gc
 import logging
 import os
 import secrets
@@ -142,6 +143,10 @@ class RaySession:
         if hurry and sys.platform != "win32":
             # Where SIGTERM came before it was Python's again, the process would abort.
             signal.alarm(0)
+        if not hurry:
+            # Ids begin anew with every session: what a cycle keeps of this one would, when it is
+            # collected, take the object of the same id from the next.
+            gc.collect()
         self.submit(lambda: self.ray.shutdown())
         self._todo.put(None)
         try:

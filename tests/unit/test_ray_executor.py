@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import Future
 
 import numpy as np
@@ -321,6 +322,25 @@ def test_state_of_a_client_comes_back(program, data):
     over = grid(made, program)
     over.send_and_receive([note(i) for i in range(4)])
     assert {node: state["count"]["n"] for node, state in over._states.items()} == {3: 1, 5: 3}
+
+
+def test_a_closed_executor_keeps_nothing_of_rays(program, data):
+    """Ray's ids begin anew with every session: freeing an old one frees the new one's object."""
+    kept: weakref.WeakSet = weakref.WeakSet()
+
+    class Putting(FakeRay):
+        def put(self, thing):
+            reference = type("Reference", (), {})()
+            kept.add(reference)
+            return reference
+
+    made = RayExecutor(Putting(lambda worker, client_id: None), 2)
+    made.start(program, data)
+    weights = ArrayRecord([np.zeros(3, np.float32)])
+    grid(made, program).send_and_receive([note(i, arrays=weights) for i in range(4)])
+    assert len(kept) == 2
+    made.close()
+    assert not kept
 
 
 def test_a_worker_answers_as_this_process_does(data, monkeypatch):
