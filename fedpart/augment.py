@@ -242,9 +242,11 @@ def build_augmentation(
         raw, blank = own.initial(), torch.zeros(2, *shape)
         changed = own.apply(blank, raw, torch.zeros(2, own.noise_size))
         count, told = len(own.names), own.readable(raw)
-    if not isinstance(told, dict) or not all(isinstance(v, float | int) for v in told.values()):
+    numbers = isinstance(told, dict) and all(isinstance(v, float | int) for v in told.values())
+    if not numbers or not all(map(math.isfinite, told.values())):
         raise ConfigError(
-            f"augmentation {name!r}: readable returns {told!r:.60}, not a dict of names and numbers"
+            f"augmentation {name!r}: readable returns {told!r:.60}, not a dict of names and finite "
+            "numbers"
         )
     if not isinstance(raw, Tensor) or not isinstance(changed, Tensor):
         odd = "initial" if not isinstance(raw, Tensor) else "apply"
@@ -259,6 +261,9 @@ def build_augmentation(
             f"augmentation {name!r} makes images of shape {tuple(changed.shape)} out of "
             f"{tuple(blank.shape)}; the shape must stay"
         )
+    for what, values in (("initial", raw), ("apply, on blank images,", changed)):
+        if not torch.isfinite(values).all():
+            raise ConfigError(f"augmentation {name!r}: {what} gives values that are not finite")
     found: Augmentation = own
     return found
 

@@ -13,8 +13,8 @@ from fedpart.augment import augerino_reward, natural_widths
 from fedpart.config import Config
 from fedpart.device import moved, on_device
 from fedpart.layout import insert, subnetwork
-from fedpart.program import Partitioned, Program, global_seed, log_likelihood
-from fedpart.streams import numpy_rng, torch_rng, torch_seed
+from fedpart.program import Partitioned, Program, log_likelihood
+from fedpart.streams import global_seed, numpy_rng, torch_rng, torch_seed
 
 
 @dataclass(frozen=True)

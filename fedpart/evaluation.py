@@ -11,9 +11,9 @@ from torch import Tensor
 from fedpart.data import FederatedData
 from fedpart.device import moved, on_device
 from fedpart.layout import subnetwork
-from fedpart.program import MICRO_BATCH, Program, global_seed, log_likelihood
+from fedpart.program import MICRO_BATCH, Program, log_likelihood
 from fedpart.records import EvaluationRecord, SubnetworkRecord
-from fedpart.streams import torch_rng
+from fedpart.streams import global_seed, torch_rng
 
 SUBNETWORK_IMAGES = 1000
 

@@ -3,9 +3,8 @@
 import hashlib
 import json
 import math
-import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -19,7 +18,6 @@ from torch.func import functional_call
 from fedpart.augment import build_augmentation
 from fedpart.config import Config
 from fedpart.data import FederatedData, to_float
-from fedpart.errors import ConfigError, cause
 from fedpart.layout import Layout
 from fedpart.models import (
     BatchedHalf,
@@ -28,13 +26,14 @@ from fedpart.models import (
     noise,
     own_hyperparameters,
     swap_dropout,
+    try_out,
     uniform,
 )
 from fedpart.nodes import read_nodes
 from fedpart.plugins import users_code
 from fedpart.psi import HyperSpec, Psi
 from fedpart.runtime import check_device
-from fedpart.streams import numpy_rng, torch_seed
+from fedpart.streams import global_seed, numpy_rng, torch_seed
 
 # Copies of images that go through the network at once, at most.
 MICRO_BATCH = 256
@@ -212,53 +211,6 @@ def build_program(
     )
     default = layout.defaults(initial, config.defaults == "zero")
     return Program(network, layout, initial, default, hyper, config)
-
-
-def try_out(network: nn.Module, model: str, num_classes: int, blank: Tensor) -> None:
-    """Whether a network can be applied to images.
-
-    Args:
-        network: left in evaluation mode.
-        model: what the user calls it.
-        num_classes: number of outputs it must have.
-        blank: images, [n, c, h, w].
-    Raises:
-        ConfigError: it fails, or gives another shape or values that are not finite.
-    """
-    try:
-        with torch.no_grad(), global_seed(0):
-            # Of their own, since some models write to their weights.
-            parameters = {n: p.clone() for n, p in network.named_parameters()}
-            logits = functional_call(network.eval(), parameters, blank)
-    except Exception as error:  # whatever the user's model raises is the user's to read
-        raise ConfigError(
-            f"model {model!r} fails on images of shape {tuple(blank.shape[1:])}: "
-            f"{cause(traceback.format_exc())}"
-        ) from error
-    if tuple(logits.shape) != (len(blank), num_classes):
-        raise ConfigError(
-            f"model {model!r} gives {tuple(logits.shape)} for {len(blank)} images, "
-            f"not ({len(blank)}, {num_classes})"
-        )
-    if not torch.isfinite(logits).all():
-        raise ConfigError(
-            f"model {model!r} gives values that are not finite for blank images: "
-            "mend its initial weights or its forward"
-        )
-
-
-@contextmanager
-def global_seed(seed: int, device: str = "cpu") -> Iterator[None]:
-    """Seed torch's global generator for code that draws from it, and put its state back after.
-
-    A GPU's own is seeded too where it computes, and stays so.
-    """
-    with torch.random.fork_rng(devices=[]):
-        # torch.manual_seed would look for accelerators too, at a millisecond a call.
-        torch.default_generator.manual_seed(seed)
-        if device == "cuda":
-            torch.cuda.manual_seed(seed)
-        yield
 
 
 def _parameters(program: Partitioned, flat: Tensor) -> dict[str, Tensor]:

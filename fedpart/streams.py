@@ -6,6 +6,8 @@ any process and in any order of use, which is what makes every back end agree bi
 """
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -29,3 +31,17 @@ def torch_seed(seed: int, purpose: str, *key: int) -> int:
 def torch_rng(seed: int, purpose: str, *key: int, device: str = "cpu") -> torch.Generator:
     """Torch generator for ``(seed, purpose, *key)``; a GPU draws other numbers than the CPU."""
     return torch.Generator(device).manual_seed(torch_seed(seed, purpose, *key))
+
+
+@contextmanager
+def global_seed(seed: int, device: str = "cpu") -> Iterator[None]:
+    """Seed torch's global generator for code that draws from it, and put its state back after.
+
+    A GPU's own is seeded too where it computes, and stays so.
+    """
+    with torch.random.fork_rng(devices=[]):
+        # torch.manual_seed would look for accelerators too, at a millisecond a call.
+        torch.default_generator.manual_seed(seed)
+        if device == "cuda":
+            torch.cuda.manual_seed(seed)
+        yield

@@ -14,9 +14,8 @@ from fedpart.central.task import Task
 from fedpart.data import to_float
 from fedpart.data.federated import rotated_part, upright_images
 from fedpart.errors import ConfigError, DataError
-from fedpart.models import build_model, swap_dropout
-from fedpart.program import global_seed, try_out
-from fedpart.streams import numpy_rng, torch_seed
+from fedpart.models import build_model, swap_dropout, try_out
+from fedpart.streams import global_seed, numpy_rng, torch_seed
 
 Part = tuple[np.ndarray, np.ndarray]
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from fedpart.central.config import CentralConfig
 from fedpart.central.hyper import ConcreteMask, FixedMask
 from fedpart.central.task import Task
-from fedpart.program import global_seed
-from fedpart.streams import numpy_rng, torch_seed
+from fedpart.streams import global_seed, numpy_rng, torch_seed
 
 FEATURES, INFORMATIVE = 30, 15
 

@@ -1,10 +1,13 @@
 """Models by name, and the user's own."""
 
+import traceback
 from collections.abc import Callable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
 
-from fedpart.errors import ConfigError
+from fedpart.errors import ConfigError, cause
 from fedpart.models.digits import MnistCNN
 from fedpart.models.fixup import FixupResNet
 from fedpart.models.mlp import MLP
@@ -12,6 +15,7 @@ from fedpart.models.resnet9 import ResNet9, ResNet9Narrow
 from fedpart.models.wide import WideResNet
 from fedpart.plugins import call_own
 from fedpart.spelling import check_name
+from fedpart.streams import global_seed
 
 # Called with the number of classes, the channels of the images, and (height, width).
 MODELS: dict[str, Callable[[int, int, tuple[int, int]], nn.Module]] = {
@@ -72,3 +76,54 @@ def build_model(
             "blank image before returning it, or give the layer its sizes"
         )
     return model
+
+
+def try_out(network: nn.Module, model: str, num_classes: int, blank: Tensor) -> None:
+    """Whether a network can be applied to images.
+
+    Args:
+        network: left in evaluation mode.
+        model: what the user calls it.
+        num_classes: number of outputs it must have.
+        blank: images, [n, c, h, w].
+    Raises:
+        ConfigError: it fails, or gives another shape, values that are not finite, or values through
+            which no gradient reaches its parameters.
+    """
+    try:
+        with global_seed(0):
+            for training in (True, False):
+                # Of their own, since some models write to their weights or buffers.
+                own = {n: p.detach().clone() for n, p in network.named_parameters()}
+                leaves = {n: p.requires_grad_() for n, p in own.items()}
+                buffers = {n: b.clone() for n, b in network.named_buffers()}
+                given = {n: p.clone() for n, p in leaves.items()} | buffers
+                logits = functional_call(network.train(training), given, blank)
+                _check_logits(logits, model, num_classes, blank)
+            if not logits.requires_grad:
+                raise ConfigError(
+                    f"model {model!r} gives values through which no gradient reaches its "
+                    "parameters: leave detach and no_grad out of its forward"
+                )
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever the user's model raises is the user's to read
+        raise ConfigError(
+            f"model {model!r} fails on images of shape {tuple(blank.shape[1:])}: "
+            f"{cause(traceback.format_exc())}"
+        ) from error
+
+
+def _check_logits(logits: object, model: str, num_classes: int, blank: Tensor) -> None:
+    wanted = f"not a tensor of shape ({len(blank)}, {num_classes})"
+    if not isinstance(logits, Tensor):
+        raise ConfigError(f"model {model!r} gives a {type(logits).__name__}, {wanted}")
+    if tuple(logits.shape) != (len(blank), num_classes):
+        raise ConfigError(
+            f"model {model!r} gives {tuple(logits.shape)} for {len(blank)} images, {wanted}"
+        )
+    if not torch.isfinite(logits).all():
+        raise ConfigError(
+            f"model {model!r} gives values that are not finite for blank images: "
+            "mend its initial weights or its forward"
+        )

@@ -120,7 +120,8 @@ def wrong(num_classes, in_channels):
 
 class Raises(nn.Linear):
     def forward(self, x):
-        if self.training:
+        # Not on the blank images that a model is tried out on.
+        if self.training and x.any():
             raise RuntimeError("the client's own fault")
         return super().forward(x)
 
@@ -130,7 +131,7 @@ def raises(num_classes, in_channels):
 
 class Sometimes(nn.Linear):
     def forward(self, x):
-        if self.training and x.shape[0] % 4 == 2:
+        if self.training and x.any() and x.shape[0] % 4 == 2:
             raise RuntimeError("a client's own fault")
         return super().forward(x)
 
@@ -146,6 +147,39 @@ class NotFinite(nn.Linear):
 
 def nan(num_classes, in_channels):
     return nn.Sequential(nn.Flatten(), NotFinite(784, num_classes))
+
+
+class NotFiniteInTraining(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * (float("nan") if self.training else 1.0)
+
+
+def nan_in_training(num_classes, in_channels):
+    return nn.Sequential(nn.Flatten(), NotFiniteInTraining(784, num_classes))
+
+
+class Pair(nn.Linear):
+    def forward(self, x):
+        return super().forward(x.flatten(1)), x
+
+
+def pair(num_classes, in_channels):
+    return Pair(784, num_classes)
+
+
+class Detached(nn.Linear):
+    def forward(self, x):
+        return super().forward(x.flatten(1)).detach()
+
+
+def detached(num_classes, in_channels):
+    return Detached(784, num_classes)
+
+
+def frozen(num_classes, in_channels):
+    model = small(num_classes, in_channels)
+    next(model.parameters()).requires_grad_(False)
+    return model
 """
 
 
@@ -166,8 +200,12 @@ def models(home, tmp_path, monkeypatch):
     [
         ("batchnorm", ["running statistics"]),
         ("one", ["partition 1 of 3 would hold no parameter", "use fewer or larger chunks"]),
-        ("wrong", ["gives (2, 11)", "not (2, 10)"]),
+        ("wrong", ["gives (2, 11)", "not a tensor of shape (2, 10)"]),
         ("missing", ["has no attribute 'missing'"]),
+        ("nan_in_training", ["not finite for blank images"]),
+        ("pair", ["gives a tuple, not a tensor of shape (2, 10)"]),
+        ("detached", ["no gradient reaches its parameters"]),
+        ("frozen", ["parameter 2.weight is frozen", "make it a buffer"]),
     ],
 )
 def test_a_model_that_cannot_be_used(sim, home, models, model, words):

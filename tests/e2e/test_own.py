@@ -81,6 +81,29 @@ def test_a_hyperparameter_of_ones_own_is_batched_over_clients(readme, copied, si
     assert "or draw its noise from fedpart.models.uniform" in err
 
 
+# Its initial value, a factor of the images, and a factor of what is told of it.
+AUGMENTATION = """
+import torch
+from math import nan
+
+
+class own:
+    names, noise_size = ("a",), 1
+
+    def __init__(self, start):
+        pass
+
+    def initial(self):
+        return torch.full((1,), float({}))
+
+    def apply(self, images, raw, noise):
+        return (images + 1) * {}
+
+    def readable(self, raw):
+        return {{"a": {} * 1.0}}
+"""
+
+
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
@@ -156,6 +179,9 @@ def test_a_hyperparameter_of_ones_own_is_batched_over_clients(readme, copied, si
             "    def readable(self, raw):\n        return {}\n",
             "has 2 names and initial values of shape (1,)",
         ),
+        ("augmentation", AUGMENTATION.format("nan", "1", "1"), "initial gives values that are not"),
+        ("augmentation", AUGMENTATION.format("0", "nan", "1"), "apply, on blank images, gives"),
+        ("augmentation", AUGMENTATION.format("0", "1", "nan"), "not a dict of names and finite"),
     ],
 )
 def test_what_cannot_be_used_gets_one_sentence_before_the_run(sim, home, name, text, sentence):
