@@ -70,11 +70,6 @@ def deploy(
             f"{request.resume} is a run of {config.clients} clients, but --local starts {nodes} "
             "nodes, one for each: leave --local out"
         )
-    if config.clients != nodes:
-        raise ConfigError(
-            f"clients is {config.clients}, but --local starts {nodes} nodes, one for each: use "
-            f"--local {config.clients}, or clients {nodes}"
-        )
     if config.seeds > 1:
         raise ConfigError(f"seeds is {config.seeds}; a rehearsal has one: leave seeds out")
     if config.clients_at_once > 1:
@@ -99,8 +94,16 @@ def rehearsed(values: Mapping[str, object], nodes: int) -> Config:
     can be have equal shares.
 
     Raises:
-        ConfigError: a bad value.
+        ConfigError: a bad value, or other clients than nodes.
     """
+    # Before other settings, whose limits go by the number of nodes.
+    given = values.get("clients", nodes)
+    clients = make_config({"clients": given, "clients-per-round": given}).clients
+    if clients != nodes:
+        raise ConfigError(
+            f"clients is {clients}, but --local starts {nodes} nodes, one for each: use "
+            f"--local {clients}, or clients {nodes}"
+        )
     own = {"clients": nodes, "clients-per-round": nodes, "checkpoint-every": 1}
     config = make_config({**own, **values})
     least = min(config.chunks) * config.clients

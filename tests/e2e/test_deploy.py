@@ -193,6 +193,18 @@ def test_settings_that_no_rehearsal_can_have_are_refused(sim, home):
         ("deploy",): "deploy needs --local N",
         ("deploy", "--local", "0"): "--local is 0; it must be at least 1",
         ("deploy", "--local", "3", "--clients", "5"): "use --local 5, or clients 3",
+        ("deploy", "--local", "3", "--clients", "2"): "use --local 2, or clients 3",
+        (
+            "deploy",
+            "--local",
+            "3",
+            "--clients",
+            "2",
+            "--min-replies",
+            "3",
+        ): "use --local 2, or clients 3",
+        ("deploy", "--local", "3", "--clients", "x"): "clients is 'x'",
+        ("deploy", "--local", "3", "--clients", "0"): "clients is '0'",
         (
             "deploy",
             "--local",
