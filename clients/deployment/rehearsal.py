@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from clients.deployment.flower import Deployment
 from clients.deployment.processes import Group
 from clients.deployment.watch import Watch, records_behind
-from fedpart.arguments import parse_deploy, resumed_config
+from fedpart.arguments import Request, parse_deploy, resumed_config
 from fedpart.config import Config, make_config
 from fedpart.errors import ClientFailure, ConfigError, FedpartError, OutputError
 from fedpart.idle import idle_settings
@@ -45,6 +45,7 @@ def deploy(
     argv: list[str],
     progress_of: Callable[[Config, str], AbstractContextManager[Progress]],
     prepare: Prepare,
+    dry_run: Callable[[Request, Config], None],
 ) -> None:
     """Run the command.
 
@@ -52,6 +53,7 @@ def deploy(
         argv: words behind ``deploy``.
         progress_of: shows the run, and first what is amiss with its settings, if anything.
         prepare: finds out whether settings, data and model can be used.
+        dry_run: says what the run would do.
 
     Raises:
         FedpartError: the run's own, or processes of Flower's that do not start.
@@ -81,6 +83,9 @@ def deploy(
             f"{_APP} has no pyproject.toml, which tells Flower what to send to nodes: run deploy "
             "from a checkout"
         )
+    if request.dry_run:
+        dry_run(request, config)
+        return
     with progress_of(config, idle_settings(config, request.typed, nodes=True)) as progress:
         progress.begin(config)
         with INTERRUPTS.working():

@@ -188,6 +188,16 @@ def test_one_that_is_stopped_in_its_first_round_says_so(home, mark):
     assert info["ended"] is not None
 
 
+def test_a_dry_run_foretells_what_a_simulation_of_it_would_do_and_starts_nothing(sim, home):
+    own = ("--clients", "2", "--clients-per-round", "2", "--chunks", "0.5,0.5")
+    code, out, errors = sim(
+        "deploy", "--local", "2", *SIZE, "--workers", "2", "--dry-run", "--json"
+    )
+    assert (code, out) == (0, sim(*own, *SIZE, "--dry-run", "--json")[1])
+    assert errors == "warning: of no use: workers 2 (the clients are Flower's nodes)\n"
+    assert list(home.iterdir()) == []
+
+
 def test_settings_that_no_rehearsal_can_have_are_refused(sim, home):
     cases = {
         ("deploy",): "deploy needs --local N",
@@ -216,7 +226,7 @@ def test_settings_that_no_rehearsal_can_have_are_refused(sim, home):
         ): "use --local 3, or clients 5",
         ("deploy", "--local", "3", "--seeds", "2"): "a rehearsal has one",
         ("deploy", "--local", "3", "--clients-at-once", "3"): "each node is one client",
-        ("deploy", "--local", "3", "--dry-run"): "leave --dry-run out",
+        ("deploy", "--resume", "run", "--dry-run"): "--resume and --dry-run do not go together",
         ("deploy", "--local", "3", "--round", "3"): "did you mean '--rounds'",
     }
     for words, sentence in cases.items():
