@@ -111,11 +111,13 @@ class RunFolder:
         self._save()
         self._events = open_events(self.config, self.path, 0)
 
-    def resume(self) -> ServerState:
+    def resume(self, command: Sequence[str] | None = None) -> ServerState:
         """Take an interrupted run up: records are cut back to the last checkpoint.
 
         A run that was killed before its first checkpoint starts from its beginning.
 
+        Args:
+            command: what the user typed; ``sim.py --resume`` where None.
         Returns:
             the state to go on from; ``warnings`` holds what the user should know.
         Raises:
@@ -126,7 +128,7 @@ class RunFolder:
         self._lock = lock_run(self.path)
         if self._never_saved():
             state = starting_state(self.program)
-            self._begin(state, ["sim.py", "--resume", str(self.path)])
+            self._begin(state, command or ["sim.py", "--resume", str(self.path)])
             return state
         state, extra = checkpoint.load(self.path / "checkpoint.pt")
         began = Origin(**extra["origin"])

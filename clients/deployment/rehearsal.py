@@ -1,9 +1,10 @@
 """``sim.py deploy --local N``: the whole deployment on one machine, and nothing left behind."""
 
 import contextlib
+import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from shlex import quote
@@ -18,6 +19,7 @@ from fedpart.config import Config, make_config
 from fedpart.errors import ClientFailure, ConfigError, FedpartError, OutputError
 from fedpart.idle import idle_settings
 from fedpart.interrupts import INTERRUPTS
+from fedpart.machine import COMMAND, COMMIT, commit
 from fedpart.progress import Progress
 from fedpart.records import Summary
 from fedpart.run_files import (
@@ -89,7 +91,7 @@ def deploy(
     with progress_of(config, idle_settings(config, request.typed, nodes=True)) as progress:
         progress.begin(config)
         with INTERRUPTS.working():
-            _rehearse(config, nodes, request.resume is not None, progress, prepare)
+            _rehearse(config, _told(argv), nodes, request.resume is not None, progress, prepare)
 
 
 def rehearsed(values: Mapping[str, object], nodes: int) -> Config:
@@ -118,8 +120,19 @@ def rehearsed(values: Mapping[str, object], nodes: int) -> Config:
     return config
 
 
+def _told(argv: Sequence[str]) -> dict[str, str]:
+    """What the server's process, which runs Flower's copy of the code, cannot know by itself."""
+    told = {COMMAND: json.dumps(["sim.py", "deploy", *argv])}
+    return told | ({COMMIT: known} if (known := commit()) else {})
+
+
 def _rehearse(
-    config: Config, nodes: int, resume: bool, progress: Progress, prepare: Prepare
+    config: Config,
+    told: dict[str, str],
+    nodes: int,
+    resume: bool,
+    progress: Progress,
+    prepare: Prepare,
 ) -> None:
     assert config.out is not None
     out = Path(config.out).resolve()
@@ -133,7 +146,8 @@ def _rehearse(
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     try:
-        with Group(folder, {}, lambda: watch.busy) as group:
+        # In the user's folder, beside which a model or a data set of their own may lie.
+        with Group(Path.cwd(), told, lambda: watch.busy) as group:
             deployment = Deployment(folder, nodes, _APP, group)
             progress.data(data.source, watch.behind)
             progress.backend(f"SuperLink and {nodes} SuperNodes on this machine, TLS, node keys")

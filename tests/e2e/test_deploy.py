@@ -8,11 +8,13 @@ import signal
 import uuid
 from pathlib import Path
 
+import numpy as np
 import pytest
-from processes import Process, outcome
+from command_line import SIM
+from processes import MODEL, Process, outcome
 from started import MARK, alive, wait_until
 
-from fedpart import algorithm, checkpoint, side_by_side
+from fedpart import algorithm, checkpoint, machine, side_by_side
 from fedpart.config import make_config
 from fedpart.data import load_federated
 from fedpart.model_file import starting_state
@@ -162,6 +164,37 @@ def test_a_run_goes_on_after_its_superlink_was_killed(home, mark, sim):
     code, errors = ended(Process(out, "deploy", "--resume", str(out)), mark)
     assert code == 4
     assert "is finished" in errors
+
+
+# A data set that reads a file beside it, and a model, for the processes of servers and nodes.
+OWN = """
+import numpy as np
+from fedpart.data import Images
+
+
+def noise(data_dir):
+    pixels = np.load("noise.npy")
+    return Images(pixels, np.arange(len(pixels)) % 2, num_classes=2, source="noise")
+"""
+
+
+def test_files_beside_the_user_are_found_and_the_run_says_what_was_typed(home, mark, monkeypatch):
+    """As in a simulation: modules in the folder and on PYTHONPATH, and paths that are relative."""
+    (home / "own_data.py").write_text(OWN)
+    (home / "more").mkdir()
+    (home / "more" / "wide_model.py").write_text(MODEL)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SIM.parent), "more"]))
+    noise = np.random.default_rng(0).integers(0, 256, (90, 1, 28, 28), dtype=np.uint8)
+    np.save(home / "noise.npy", noise)
+    before = {p.name for p in home.iterdir()} | {"__pycache__"}
+    names = ("--dataset", "own_data:noise", "--model", "wide_model:wide")
+    words = ("deploy", "--local", "2", *names, *SIZE, "--rounds", "1", "--out", "run")
+    assert ended(Process(home / "run", *words), mark) == (0, "")
+    assert {p.name for p in home.iterdir()} <= before | {"run"}
+    info = json.loads((home / "run" / "run.json").read_text())
+    assert info["command"] == ["sim.py", *words]
+    assert info["commit"] == machine.commit()
+    assert info["data_source"] == "noise"
 
 
 def test_a_run_is_taken_up_with_as_many_nodes_as_it_has_clients(sim, home):
