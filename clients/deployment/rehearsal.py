@@ -26,7 +26,6 @@ from fedpart.run_files import (
     DEPLOYMENT,
     check_free,
     choose_folder,
-    ended_well,
     read_config,
 )
 from fedpart.stored import read_record
@@ -64,8 +63,6 @@ def deploy(
     if request.resume is not None:
         config = resumed_config(request, read_config(request.resume))
         nodes = nodes or config.clients
-        if ended_well(request.resume):
-            raise OutputError(f"{request.resume} is finished: see its summary.json")
     else:
         config = rehearsed(request.values, nodes)
         config = config.model_copy(update={"out": str(choose_folder(config).resolve())})
@@ -134,15 +131,20 @@ def _rehearse(
     progress: Progress,
     prepare: Prepare,
 ) -> None:
+    from fedpart.checkpoint import writing
+    from fedpart.resumable import look_behind
+
     assert config.out is not None
     out = Path(config.out).resolve()
     if not resume:
         check_free(out)
     data = prepare(config)
-    watch = Watch(config, out, records_behind(out) if resume else [])
+    # Now, and not in the server's process once all is started.
+    behind = look_behind(out, config, data) if resume else None
+    for text in behind.warnings if behind else ():
+        progress.warn(text)
+    watch = Watch(config, out, behind.rounds if behind else [])
     folder = out / DEPLOYMENT
-    from fedpart.checkpoint import writing
-
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -174,6 +176,7 @@ def _rehearse(
                 # A full disk, say: the first error is the one to show.
                 with contextlib.suppress(OutputError):
                     watch.close(reason, code, sure=stopped)
+            if watch.begun or resume:
                 done = len(records_behind(out))
                 command = f"python sim.py deploy --resume {quote(str(out))}"
                 sys.stderr.write(f"stopped after round {done}; go on with: {command}\n")

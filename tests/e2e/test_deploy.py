@@ -17,9 +17,10 @@ from started import MARK, alive, wait_until
 from fedpart import algorithm, checkpoint, machine, side_by_side
 from fedpart.config import make_config
 from fedpart.data import load_federated
+from fedpart.errors import ConfigError
 from fedpart.model_file import starting_state
 from fedpart.program import build_program
-from fedpart.run_files import read_config, read_lines
+from fedpart.run_files import lock_run, read_config, read_lines
 
 pytestmark = [pytest.mark.flwr, pytest.mark.slow]
 
@@ -164,6 +165,57 @@ def test_a_run_goes_on_after_its_superlink_was_killed(home, mark, sim):
     code, errors = ended(Process(out, "deploy", "--resume", str(out)), mark)
     assert code == 4
     assert "is finished" in errors
+
+
+RUN = (*SIZE, "--rounds", "2", "--clients", "2", "--clients-per-round", "2", "--chunks", "0.5,0.5")
+
+
+@pytest.fixture
+def begun(sim, home):
+    """A run that a deployment can take up, and that has not ended."""
+    assert sim(*RUN, "--backend", "inline", "--out", "run")[0] == 0
+    (home / "run" / "summary.json").unlink()
+    return home / "run"
+
+
+def test_a_run_that_cannot_be_taken_up_is_refused_before_anything_starts(begun, sim, mark):
+    """In the sentence of ``sim.py --resume``, alone, and with its code."""
+
+    def refused(file, text, sentence):
+        before = file.read_text() if file.exists() else None
+        file.write_text(text)
+        files = {p.name: p.read_bytes() for p in begun.iterdir()}
+        code, _, errors = sim("deploy", "--resume", "run", "--json")
+        assert (code, errors.count("\n")) == (4, 1), errors
+        # One names the folder as it was typed.
+        assert errors.replace(str(begun), "run") == sim("--resume", "run", "--json")[2]
+        assert sentence in errors
+        assert {p.name: p.read_bytes() for p in begun.iterdir()} == files
+        file.unlink() if before is None else file.write_text(before)
+
+    config, rounds = (begun / name for name in ("config.toml", "rounds.jsonl"))
+    text = config.read_text().replace("rounds = 2\n", "rounds = 4\n").replace("samples = 2\n", "")
+    changed = "began with other settings: samples was 2 and is 10 now, rounds was 2 and is 4 now"
+    refused(config, text, changed)
+    refused(rounds, "", "lacks records up to round 2")
+    other = lock_run(begun)
+    refused(config, config.read_text(), "another process is working on")
+    os.close(other)
+    assert alive(mark) == {}
+
+
+def test_a_resume_that_does_not_come_to_begin_says_how_to_go_on(begun, sim, monkeypatch):
+    """Not that it stopped before the first round, which is behind it."""
+
+    def fails(deployment):
+        raise ConfigError("no port")
+
+    monkeypatch.setattr("clients.deployment.flower.Deployment.start_superlink", fails)
+    code, _, errors = sim("deploy", "--resume", "run", "--json")
+    line = f"stopped after round 2; go on with: python sim.py deploy --resume {begun}\n"
+    assert (code, errors) == (2, f"{line}error: no port\n")
+    code, _, errors = sim("deploy", "--local", "2", *SIZE, "--out", "new", "--json")
+    assert errors == "stopped before the first round; start again as before\nerror: no port\n"
 
 
 # A data set that reads a file beside it, and a model, for the processes of servers and nodes.
