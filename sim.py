@@ -14,6 +14,7 @@ import shlex
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, NoReturn
@@ -25,7 +26,7 @@ from fedpart.arguments import (
 )
 from fedpart.commands import COMMANDS
 from fedpart.config import Config
-from fedpart.errors import ConfigError, FedpartError, OutputError
+from fedpart.errors import FedpartError, OutputError
 from fedpart.idle import idle_settings
 from fedpart.progress import Progress, make_progress
 from fedpart.records import EvaluationRecord, RoundRecord, Summary
@@ -96,7 +97,7 @@ def _why(error: BaseException) -> tuple[str, int]:
 
 def _run(argv: list[str]) -> None:
     request = parse_run(argv)
-    if request.resume is not None and not request.dry_run:
+    if request.resume is not None:
         config = resumed_config(request, read_config(request.resume))
         INTERRUPTS.advice = f"; {_again(request.resume)}"
         with _progress(config, idle_settings(config, request.typed)) as progress:
@@ -288,21 +289,20 @@ def _again(folder: Path) -> str:
     return f"go on with: python sim.py --resume {shlex.quote(str(folder))}"
 
 
-def _dry_run(request: Request, config: Config) -> None:
+def _dry_run(request: Request, config: Config, nodes: bool = False) -> None:
     from fedpart.model_file import starting_state
     from fedpart.plan import make_plan
 
-    if request.resume is not None:
-        raise ConfigError("--resume and --dry-run do not go together; leave one out")
     check_free(choose_folder(config))
-    from clients.backend import choose_backend
+    if not nodes:
+        from clients.backend import choose_backend
 
-    _import(choose_backend(config))
+        _import(choose_backend(config))
     with INTERRUPTS.working():
         data, program = _prepare(config, None)
         starting_state(program)
     plan = make_plan(config, program, data)
-    if idle := idle_settings(config, request.typed):
+    if idle := idle_settings(config, request.typed, nodes):
         sys.stderr.write(f"warning: {idle}\n")
     text = json.dumps(plan.as_dict()) if config.json_summary else table(plan.rows())
     sys.stdout.write(text + "\n")
@@ -311,7 +311,7 @@ def _dry_run(request: Request, config: Config) -> None:
 def _deploy(argv: list[str]) -> None:
     from clients.deployment.rehearsal import deploy
 
-    deploy(argv, _progress, lambda config: _prepare(config, None)[0])
+    deploy(argv, _progress, lambda config: _prepare(config, None)[0], partial(_dry_run, nodes=True))
 
 
 def _leave(exit_code: int) -> NoReturn:

@@ -94,6 +94,8 @@ def parse_run(argv: Sequence[str]) -> Request:
     if resume is not None and (bound or config is not None):
         extra = "--config" if config is not None else f"--{kebab(bound[0])}"
         raise ConfigError(f"--resume goes on with the run's own settings; leave {extra} out")
+    if resume is not None and dry_run:
+        raise ConfigError("--resume and --dry-run do not go together; leave one out")
     for name, text in (("config", config), ("resume", resume)):
         if text == "":
             raise ConfigError(f"--{name} is empty; give it a path or leave it out")
@@ -218,8 +220,6 @@ def parse_deploy(argv: Sequence[str]) -> tuple[int, Request]:
     parser.add_argument("--local", type=int, metavar="N", help="how many nodes")
     known, rest = parser.parse_known_args(list(argv))
     request = parse_run(rest)
-    if request.dry_run:
-        raise ConfigError("deploy starts nodes; leave --dry-run out, or leave deploy out")
     if known.local is None and request.resume is None:
         raise ConfigError("deploy needs --local N, the number of nodes on this machine")
     if known.local is not None and known.local < 1:

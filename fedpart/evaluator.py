@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedpart.config import Config
 from fedpart.data import FederatedData
 from fedpart.evaluation import evaluation_record
 from fedpart.program import Program
@@ -31,11 +32,17 @@ class Pending:
     l_ml: float | None
 
 
+def evaluated_rounds(config: Config) -> list[int]:
+    """Every ``eval_every``-th round, and the last."""
+    every = range(config.eval_every, config.rounds + 1, config.eval_every)
+    return sorted({*every, config.rounds})
+
+
 class Evaluator:
     """Evaluates one state after the other, with the same bits at once or beside.
 
     Attributes:
-        rounds: every ``eval_every``-th round, and the last.
+        rounds: see ``evaluated_rounds``.
         pending: what is not evaluated yet, or whose record has not been taken.
     """
 
@@ -48,9 +55,7 @@ class Evaluator:
             beside: in a thread, while clients of the next rounds run in other processes.
         """
         self.program, self.data, self._beside = program, data, beside
-        config = program.config
-        every = range(config.eval_every, config.rounds + 1, config.eval_every)
-        self.rounds = sorted({*every, config.rounds})
+        self.rounds = evaluated_rounds(program.config)
         self.pending: Pending | None = None
         self._future: Future[EvaluationRecord] | None = None
         self._thread: threading.Thread | None = None

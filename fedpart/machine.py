@@ -12,6 +12,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+# Where code runs from a copy of a checkout: its commit, and the user's words, a list in JSON.
+COMMIT, COMMAND = "FEDPART_COMMIT", "FEDPART_COMMAND"
 PACKAGES = ("fedpart", "torch", "torchvision", "numpy", "flwr", "ray")
 
 
@@ -64,7 +66,10 @@ def _quota(root: Path, membership: Path) -> float:
 
 
 def commit() -> str | None:
-    """Git commit of the code, with ``+`` where it was changed since; None outside a checkout."""
+    """Git commit of the code, with ``+`` where it was changed since.
+
+    Outside a checkout, what ``$FEDPART_COMMIT`` says, or None.
+    """
     here = Path(__file__).parent
 
     def git(*args: str) -> str:
@@ -78,11 +83,11 @@ def commit() -> str | None:
     try:
         # An installed copy may lie inside somebody else's repository.
         if not git("ls-files", str(Path(__file__).name)):
-            return None
+            return os.environ.get(COMMIT)
         changed = git("status", "--porcelain", "--untracked-files=no", ":/")
         return git("rev-parse", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return os.environ.get(COMMIT)
 
 
 @functools.cache

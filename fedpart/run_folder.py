@@ -12,7 +12,6 @@ from pydantic import BaseModel
 
 from fedpart import checkpoint, machine
 from fedpart.accounting import (
-    BYTES,
     empty_streak,
     out_of_sample,
     round_record,
@@ -31,9 +30,9 @@ from fedpart.model_file import starting_state, write_model
 from fedpart.origin import Origin, origin_of
 from fedpart.program import Program
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo, Summary
-from fedpart.run_files import check_free, ended_well, lock_run, new_folder, now
+from fedpart.resumable import never_saved, read_behind, totals
+from fedpart.run_files import check_free, lock_run, new_folder, now
 from fedpart.server import ServerState
-from fedpart.stored import read_record, read_records
 
 # A round that has ended, and the evaluations that have come in: of this round or before it.
 Writer = Callable[[Path, bytes], None]
@@ -111,11 +110,13 @@ class RunFolder:
         self._save()
         self._events = open_events(self.config, self.path, 0)
 
-    def resume(self) -> ServerState:
+    def resume(self, command: Sequence[str] | None = None) -> ServerState:
         """Take an interrupted run up: records are cut back to the last checkpoint.
 
         A run that was killed before its first checkpoint starts from its beginning.
 
+        Args:
+            command: what the user typed; ``sim.py --resume`` where None.
         Returns:
             the state to go on from; ``warnings`` holds what the user should know.
         Raises:
@@ -124,28 +125,14 @@ class RunFolder:
                 changed then.
         """
         self._lock = lock_run(self.path)
-        if self._never_saved():
+        if never_saved(self.path):
             state = starting_state(self.program)
-            self._begin(state, ["sim.py", "--resume", str(self.path)])
+            self._begin(state, command or ["sim.py", "--resume", str(self.path)])
             return state
-        state, extra = checkpoint.load(self.path / "checkpoint.pt")
-        began = Origin(**extra["origin"])
-        began.refuse_other(self.path, self._origin)
-        self.warnings = began.warnings(self._origin)
-        done = state.server_round
-        pending = Pending(**extra["pending"]) if extra.get("pending") else None
-        info = self._read_records(done, pending)
-        if ended_well(self.path):
-            read_record(self.path / "summary.json", Summary)
-            raise OutputError(
-                f"{self.path} is finished, all {done} rounds of it: see its summary.json, or start "
-                "a new run with more rounds"
-            )
-        if self._totals(done) != extra["bytes"]:
-            raise OutputError(
-                f"{self.path / 'rounds.jsonl'}: bytes recorded are not those of the checkpoint: "
-                "start the run anew"
-            )
+        behind = read_behind(self.path, self.config, self._origin)
+        state, extra, info = behind.state, behind.extra, behind.info
+        self.rounds, self.evaluations = behind.rounds, behind.evaluations
+        self.warnings, done = behind.warnings, state.server_round
         for name, records in (("rounds", self.rounds), ("evaluations", self.evaluations)):
             file = self.path / f"{name}.jsonl"
             lines = file.read_bytes().split(b"\n")[: len(records)]
@@ -158,8 +145,8 @@ class RunFolder:
         self._write("run.json", self._info)
         self._state, self._saved = state, done
         self._events = open_events(self.config, self.path, done)
-        if pending is not None:
-            self._evaluator.begin(pending)
+        if behind.pending is not None:
+            self._evaluator.begin(behind.pending)
         return state
 
     def runs_on(self, backend: str, workers: int | None) -> None:
@@ -167,26 +154,6 @@ class RunFolder:
         assert self._info is not None, "runs_on comes after create or resume"
         self._info = self._info.model_copy(update={"backend": backend, "workers": workers})
         self._write("run.json", self._info)
-
-    def _never_saved(self) -> bool:
-        # Results that were copied without their checkpoint are not a run that has yet to begin.
-        names = ("checkpoint.pt", "rounds.jsonl", "evaluations.jsonl", "summary.json")
-        files = [self.path / name for name in names]
-        return not any(file.exists() and file.stat().st_size > 0 for file in files)
-
-    def _read_records(self, done: int, pending: Pending | None) -> RunInfo:
-        """Take in what is on record up to round ``done``; a crash may have left more."""
-        expected = [r for r in self._evaluator.rounds if r <= done]
-        if pending is not None:
-            expected.remove(pending.round)
-        rounds, evaluations = self.path / "rounds.jsonl", self.path / "evaluations.jsonl"
-        self.rounds = [record.brief() for record in read_records(rounds, RoundRecord, done)]
-        self.evaluations = read_records(evaluations, EvaluationRecord, len(expected))
-        whole = [r.round for r in self.rounds] == list(range(1, done + 1))
-        if not whole or [e.round for e in self.evaluations] != expected:
-            file = evaluations if whole else rounds
-            raise OutputError(f"{file} lacks records up to round {done}: start the run anew")
-        return read_record(self.path / "run.json", RunInfo)
 
     def after_round(
         self,
@@ -322,7 +289,8 @@ class RunFolder:
             "origin": asdict(self._origin),
             "seconds": self._seconds,
             "peak_rss_bytes": self._peak_rss,
-            "bytes": self._totals(done),
+            # Of the rounds that are wholly recorded: one may be under way.
+            "bytes": totals(self.rounds[:done]),
             # Of a round that is not wholly recorded, it comes again with the round.
             "pending": vars(pending) if pending and pending.round <= done else None,
         }
@@ -336,11 +304,6 @@ class RunFolder:
     @cached_property
     def _origin(self) -> Origin:
         return origin_of(self.config, self.data)
-
-    def _totals(self, done: int) -> dict[str, int]:
-        # Of the rounds that are wholly recorded: one may be under way.
-        last = self.rounds[done - 1] if done else None
-        return {name: getattr(last, f"cumulative_{name}", 0) for name in BYTES}
 
     def _write(self, name: str, record: BaseModel, write: Writer = write_atomic) -> None:
         write(self.path / name, (record.model_dump_json(indent=2) + "\n").encode())

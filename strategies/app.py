@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from signal import SIGTERM
@@ -16,6 +17,7 @@ from fedpart.config import Config, make_config
 from fedpart.data import load_federated
 from fedpart.errors import ConfigError, FedpartError, OutputError
 from fedpart.idle import idle_settings
+from fedpart.machine import COMMAND
 from fedpart.model_file import starting_state
 from fedpart.plan import check_chunks
 from fedpart.program import Program, program_for
@@ -107,7 +109,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy.join(grid)
     try:
         if resume:
-            strategy.state = folder.resume()
+            strategy.state = folder.resume(_command(context.run_config))
             logger.info("resuming after round %d", strategy.state.server_round)
         else:
             folder.create(state, _command(context.run_config))
@@ -133,7 +135,9 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _command(run_config: Mapping[str, object]) -> list[str]:
-    """What the user typed, as far as Flower passes it on."""
+    """What the user typed: a rehearsal tells; otherwise as far as Flower passes it on."""
+    if told := os.environ.get(COMMAND):
+        return list(json.loads(told))
     # A JSON string, number or boolean is spelled the same in TOML.
     given = [f"{key}={json.dumps(value)}" for key, value in run_config.items() if value != ""]
     return ["flwr", "run", ".", *(["--run-config", " ".join(given)] if given else [])]

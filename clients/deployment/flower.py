@@ -27,9 +27,10 @@ QUIET = {
     # One thread, because the number of threads changes the order of sums and so the bits.
     "OMP_NUM_THREADS": "1",
 }
-# Of the caller's environment: what would show the checkout in place of the bundle, have every
-# message's process compile the bundle anew, or change Flower or Ray.
-_FOREIGN = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "FLWR_", "RAY_")
+# Of the caller's environment: what would have every message's process compile the bundle anew, or
+# change Flower or Ray.
+_FOREIGN = ("PYTHONDONTWRITEBYTECODE", "FLWR_", "RAY_")
+_CHECKOUT = Path(__file__).resolve().parents[2]
 _START_SECONDS = 120.0
 # What a SuperNode says once it is connected.
 _CONNECTED = b"SuperNode ID: "
@@ -42,6 +43,10 @@ def environment(**more: str) -> dict[str, str]:
     """The caller's environment without what is foreign to Flower's processes, and ``more``."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     path = f"{_BIN}{os.pathsep}{kept.get('PATH', os.defpath)}"
+    # Modules of the user's own, but not the checkout in place of the bundle.
+    places = kept.pop("PYTHONPATH", "").split(os.pathsep)
+    if own := [place for place in places if place and Path(place).resolve() != _CHECKOUT]:
+        kept["PYTHONPATH"] = os.pathsep.join(own)
     return {**kept, **QUIET, "PATH": path, **more}
 
 

@@ -1,9 +1,10 @@
 """``sim.py deploy --local N``: the whole deployment on one machine, and nothing left behind."""
 
 import contextlib
+import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from shlex import quote
@@ -13,18 +14,18 @@ from typing import TYPE_CHECKING
 from clients.deployment.flower import Deployment
 from clients.deployment.processes import Group
 from clients.deployment.watch import Watch, records_behind
-from fedpart.arguments import parse_deploy, resumed_config
+from fedpart.arguments import Request, parse_deploy, resumed_config
 from fedpart.config import Config, make_config
 from fedpart.errors import ClientFailure, ConfigError, FedpartError, OutputError
 from fedpart.idle import idle_settings
 from fedpart.interrupts import INTERRUPTS
+from fedpart.machine import COMMAND, COMMIT, commit
 from fedpart.progress import Progress
 from fedpart.records import Summary
 from fedpart.run_files import (
     DEPLOYMENT,
     check_free,
     choose_folder,
-    ended_well,
     read_config,
 )
 from fedpart.stored import read_record
@@ -45,6 +46,7 @@ def deploy(
     argv: list[str],
     progress_of: Callable[[Config, str], AbstractContextManager[Progress]],
     prepare: Prepare,
+    dry_run: Callable[[Request, Config], None],
 ) -> None:
     """Run the command.
 
@@ -52,6 +54,7 @@ def deploy(
         argv: words behind ``deploy``.
         progress_of: shows the run, and first what is amiss with its settings, if anything.
         prepare: finds out whether settings, data and model can be used.
+        dry_run: says what the run would do.
 
     Raises:
         FedpartError: the run's own, or processes of Flower's that do not start.
@@ -60,8 +63,6 @@ def deploy(
     if request.resume is not None:
         config = resumed_config(request, read_config(request.resume))
         nodes = nodes or config.clients
-        if ended_well(request.resume):
-            raise OutputError(f"{request.resume} is finished: see its summary.json")
     else:
         config = rehearsed(request.values, nodes)
         config = config.model_copy(update={"out": str(choose_folder(config).resolve())})
@@ -69,11 +70,6 @@ def deploy(
         raise ConfigError(
             f"{request.resume} is a run of {config.clients} clients, but --local starts {nodes} "
             "nodes, one for each: leave --local out"
-        )
-    if config.clients != nodes:
-        raise ConfigError(
-            f"clients is {config.clients}, but --local starts {nodes} nodes, one for each: use "
-            f"--local {config.clients}, or clients {nodes}"
         )
     if config.seeds > 1:
         raise ConfigError(f"seeds is {config.seeds}; a rehearsal has one: leave seeds out")
@@ -86,10 +82,13 @@ def deploy(
             f"{_APP} has no pyproject.toml, which tells Flower what to send to nodes: run deploy "
             "from a checkout"
         )
+    if request.dry_run:
+        dry_run(request, config)
+        return
     with progress_of(config, idle_settings(config, request.typed, nodes=True)) as progress:
         progress.begin(config)
         with INTERRUPTS.working():
-            _rehearse(config, nodes, request.resume is not None, progress, prepare)
+            _rehearse(config, _told(argv), nodes, request.resume is not None, progress, prepare)
 
 
 def rehearsed(values: Mapping[str, object], nodes: int) -> Config:
@@ -99,8 +98,16 @@ def rehearsed(values: Mapping[str, object], nodes: int) -> Config:
     can be have equal shares.
 
     Raises:
-        ConfigError: a bad value.
+        ConfigError: a bad value, or other clients than nodes.
     """
+    # Before other settings, whose limits go by the number of nodes.
+    given = values.get("clients", nodes)
+    clients = make_config({"clients": given, "clients-per-round": given}).clients
+    if clients != nodes:
+        raise ConfigError(
+            f"clients is {clients}, but --local starts {nodes} nodes, one for each: use "
+            f"--local {clients}, or clients {nodes}"
+        )
     own = {"clients": nodes, "clients-per-round": nodes, "checkpoint-every": 1}
     config = make_config({**own, **values})
     least = min(config.chunks) * config.clients
@@ -110,22 +117,39 @@ def rehearsed(values: Mapping[str, object], nodes: int) -> Config:
     return config
 
 
+def _told(argv: Sequence[str]) -> dict[str, str]:
+    """What the server's process, which runs Flower's copy of the code, cannot know by itself."""
+    told = {COMMAND: json.dumps(["sim.py", "deploy", *argv])}
+    return told | ({COMMIT: known} if (known := commit()) else {})
+
+
 def _rehearse(
-    config: Config, nodes: int, resume: bool, progress: Progress, prepare: Prepare
+    config: Config,
+    told: dict[str, str],
+    nodes: int,
+    resume: bool,
+    progress: Progress,
+    prepare: Prepare,
 ) -> None:
+    from fedpart.checkpoint import writing
+    from fedpart.resumable import look_behind
+
     assert config.out is not None
     out = Path(config.out).resolve()
     if not resume:
         check_free(out)
     data = prepare(config)
-    watch = Watch(config, out, records_behind(out) if resume else [])
+    # Now, and not in the server's process once all is started.
+    behind = look_behind(out, config, data) if resume else None
+    for text in behind.warnings if behind else ():
+        progress.warn(text)
+    watch = Watch(config, out, behind.rounds if behind else [])
     folder = out / DEPLOYMENT
-    from fedpart.checkpoint import writing
-
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     try:
-        with Group(folder, {}, lambda: watch.busy) as group:
+        # In the user's folder, beside which a model or a data set of their own may lie.
+        with Group(Path.cwd(), told, lambda: watch.busy) as group:
             deployment = Deployment(folder, nodes, _APP, group)
             progress.data(data.source, watch.behind)
             progress.backend(f"SuperLink and {nodes} SuperNodes on this machine, TLS, node keys")
@@ -152,6 +176,7 @@ def _rehearse(
                 # A full disk, say: the first error is the one to show.
                 with contextlib.suppress(OutputError):
                     watch.close(reason, code, sure=stopped)
+            if watch.begun or resume:
                 done = len(records_behind(out))
                 command = f"python sim.py deploy --resume {quote(str(out))}"
                 sys.stderr.write(f"stopped after round {done}; go on with: {command}\n")

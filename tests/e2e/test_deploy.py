@@ -8,16 +8,19 @@ import signal
 import uuid
 from pathlib import Path
 
+import numpy as np
 import pytest
-from processes import Process, outcome
+from command_line import SIM
+from processes import MODEL, Process, outcome
 from started import MARK, alive, wait_until
 
-from fedpart import algorithm, checkpoint, side_by_side
+from fedpart import algorithm, checkpoint, machine, side_by_side
 from fedpart.config import make_config
 from fedpart.data import load_federated
+from fedpart.errors import ConfigError
 from fedpart.model_file import starting_state
 from fedpart.program import build_program
-from fedpart.run_files import read_config, read_lines
+from fedpart.run_files import lock_run, read_config, read_lines
 
 pytestmark = [pytest.mark.flwr, pytest.mark.slow]
 
@@ -164,6 +167,88 @@ def test_a_run_goes_on_after_its_superlink_was_killed(home, mark, sim):
     assert "is finished" in errors
 
 
+RUN = (*SIZE, "--rounds", "2", "--clients", "2", "--clients-per-round", "2", "--chunks", "0.5,0.5")
+
+
+@pytest.fixture
+def begun(sim, home):
+    """A run that a deployment can take up, and that has not ended."""
+    assert sim(*RUN, "--backend", "inline", "--out", "run")[0] == 0
+    (home / "run" / "summary.json").unlink()
+    return home / "run"
+
+
+def test_a_run_that_cannot_be_taken_up_is_refused_before_anything_starts(begun, sim, mark):
+    """In the sentence of ``sim.py --resume``, alone, and with its code."""
+
+    def refused(file, text, sentence):
+        before = file.read_text() if file.exists() else None
+        file.write_text(text)
+        files = {p.name: p.read_bytes() for p in begun.iterdir()}
+        code, _, errors = sim("deploy", "--resume", "run", "--json")
+        assert (code, errors.count("\n")) == (4, 1), errors
+        # One names the folder as it was typed.
+        assert errors.replace(str(begun), "run") == sim("--resume", "run", "--json")[2]
+        assert sentence in errors
+        assert {p.name: p.read_bytes() for p in begun.iterdir()} == files
+        file.unlink() if before is None else file.write_text(before)
+
+    config, rounds = (begun / name for name in ("config.toml", "rounds.jsonl"))
+    text = config.read_text().replace("rounds = 2\n", "rounds = 4\n").replace("samples = 2\n", "")
+    changed = "began with other settings: samples was 2 and is 10 now, rounds was 2 and is 4 now"
+    refused(config, text, changed)
+    refused(rounds, "", "lacks records up to round 2")
+    other = lock_run(begun)
+    refused(config, config.read_text(), "another process is working on")
+    os.close(other)
+    assert alive(mark) == {}
+
+
+def test_a_resume_that_does_not_come_to_begin_says_how_to_go_on(begun, sim, monkeypatch):
+    """Not that it stopped before the first round, which is behind it."""
+
+    def fails(deployment):
+        raise ConfigError("no port")
+
+    monkeypatch.setattr("clients.deployment.flower.Deployment.start_superlink", fails)
+    code, _, errors = sim("deploy", "--resume", "run", "--json")
+    line = f"stopped after round 2; go on with: python sim.py deploy --resume {begun}\n"
+    assert (code, errors) == (2, f"{line}error: no port\n")
+    code, _, errors = sim("deploy", "--local", "2", *SIZE, "--out", "new", "--json")
+    assert errors == "stopped before the first round; start again as before\nerror: no port\n"
+
+
+# A data set that reads a file beside it, and a model, for the processes of servers and nodes.
+OWN = """
+import numpy as np
+from fedpart.data import Images
+
+
+def noise(data_dir):
+    pixels = np.load("noise.npy")
+    return Images(pixels, np.arange(len(pixels)) % 2, num_classes=2, source="noise")
+"""
+
+
+def test_files_beside_the_user_are_found_and_the_run_says_what_was_typed(home, mark, monkeypatch):
+    """As in a simulation: modules in the folder and on PYTHONPATH, and paths that are relative."""
+    (home / "own_data.py").write_text(OWN)
+    (home / "more").mkdir()
+    (home / "more" / "wide_model.py").write_text(MODEL)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SIM.parent), "more"]))
+    noise = np.random.default_rng(0).integers(0, 256, (90, 1, 28, 28), dtype=np.uint8)
+    np.save(home / "noise.npy", noise)
+    before = {p.name for p in home.iterdir()} | {"__pycache__"}
+    names = ("--dataset", "own_data:noise", "--model", "wide_model:wide")
+    words = ("deploy", "--local", "2", *names, *SIZE, "--rounds", "1", "--out", "run")
+    assert ended(Process(home / "run", *words), mark) == (0, "")
+    assert {p.name for p in home.iterdir()} <= before | {"run"}
+    info = json.loads((home / "run" / "run.json").read_text())
+    assert info["command"] == ["sim.py", *words]
+    assert info["commit"] == machine.commit()
+    assert info["data_source"] == "noise"
+
+
 def test_a_run_is_taken_up_with_as_many_nodes_as_it_has_clients(sim, home):
     (home / "run").mkdir()
     config = make_config({"clients": 3, "clients-per-round": 3})
@@ -188,11 +273,33 @@ def test_one_that_is_stopped_in_its_first_round_says_so(home, mark):
     assert info["ended"] is not None
 
 
+def test_a_dry_run_foretells_what_a_simulation_of_it_would_do_and_starts_nothing(sim, home):
+    own = ("--clients", "2", "--clients-per-round", "2", "--chunks", "0.5,0.5")
+    code, out, errors = sim(
+        "deploy", "--local", "2", *SIZE, "--workers", "2", "--dry-run", "--json"
+    )
+    assert (code, out) == (0, sim(*own, *SIZE, "--dry-run", "--json")[1])
+    assert errors == "warning: of no use: workers 2 (the clients are Flower's nodes)\n"
+    assert list(home.iterdir()) == []
+
+
 def test_settings_that_no_rehearsal_can_have_are_refused(sim, home):
     cases = {
         ("deploy",): "deploy needs --local N",
         ("deploy", "--local", "0"): "--local is 0; it must be at least 1",
         ("deploy", "--local", "3", "--clients", "5"): "use --local 5, or clients 3",
+        ("deploy", "--local", "3", "--clients", "2"): "use --local 2, or clients 3",
+        (
+            "deploy",
+            "--local",
+            "3",
+            "--clients",
+            "2",
+            "--min-replies",
+            "3",
+        ): "use --local 2, or clients 3",
+        ("deploy", "--local", "3", "--clients", "x"): "clients is 'x'",
+        ("deploy", "--local", "3", "--clients", "0"): "clients is '0'",
         (
             "deploy",
             "--local",
@@ -204,7 +311,7 @@ def test_settings_that_no_rehearsal_can_have_are_refused(sim, home):
         ): "use --local 3, or clients 5",
         ("deploy", "--local", "3", "--seeds", "2"): "a rehearsal has one",
         ("deploy", "--local", "3", "--clients-at-once", "3"): "each node is one client",
-        ("deploy", "--local", "3", "--dry-run"): "leave --dry-run out",
+        ("deploy", "--resume", "run", "--dry-run"): "--resume and --dry-run do not go together",
         ("deploy", "--local", "3", "--round", "3"): "did you mean '--rounds'",
     }
     for words, sentence in cases.items():

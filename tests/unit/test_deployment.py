@@ -236,6 +236,15 @@ def test_a_group_ends_when_its_owner_is_killed(tmp_path):
     assert wait_until(lambda: not alive(mark), 30)
 
 
+def test_a_search_path_of_the_users_own_is_handed_on_but_not_the_checkout(monkeypatch):
+    """Which would be imported where the bundle that nodes get lacks a module."""
+    root = str(Path(__file__).parents[2])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, "/one", "", root + "/", "two"]))
+    assert environment()["PYTHONPATH"] == os.pathsep.join(["/one", "two"])
+    monkeypatch.setenv("PYTHONPATH", root)
+    assert "PYTHONPATH" not in environment()
+
+
 def test_settings_are_spelled_as_flower_reads_them():
     text = flower_config(partition_id=1, data_path='/data/a "b"', json=False, name=None)
     assert text == 'partition-id=1 data-path="/data/a \\"b\\"" json=false'
