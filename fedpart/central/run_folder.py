@@ -14,10 +14,12 @@ from torch.utils.data import TensorDataset
 from fedpart import machine
 from fedpart.central.config import CentralConfig
 from fedpart.central.experiments import EXPERIMENTS
+from fedpart.central.guard import check_finite
 from fedpart.central.objective import out_of_sample, score_tensors, weighted
 from fedpart.central.records import CentralEvaluation, CentralSummary
+from fedpart.central.state import TrainingState
 from fedpart.central.task import Examples
-from fedpart.central.training import Training, TrainingState
+from fedpart.central.training import Training
 from fedpart.checkpoint import (
     read_checkpoint,
     sync,
@@ -146,7 +148,11 @@ class CentralRun:
         self._open_events()
 
     def run(self) -> None:
-        """Train to the end, or until patience is over."""
+        """Train to the end, or until patience is over.
+
+        Raises:
+            DivergedError: a number that is not finite; what is recorded stays as it was before.
+        """
         self._clock = time.perf_counter()
         if not self._patience_over():
             self.training.run(callbacks=[self._observe])
@@ -194,6 +200,8 @@ class CentralRun:
 
     def _evaluate(self) -> CentralEvaluation:
         training, full = self.training, self.config.num_partitions
+        # Nothing that cannot be read again is ever written.
+        check_finite(training)
         most, ends = self.config.eval_size or None, self._ends(self.training.state.iteration)
         loss = training.take_loss()
         by_chunk = out_of_sample(training, most)
