@@ -158,6 +158,15 @@ def test_several_inputs_and_seeds_make_a_folder_of_runs(sim, home):
     assert [r["l_ml"] for r in again["runs"]] == [r["l_ml"] for r in sweep["runs"]]
 
 
+@pytest.mark.parametrize("seeds", ["1", "2"])
+def test_a_central_run_is_told_from_a_federated_one_that_is_taken_up(sim, home, seeds):
+    """One run or the folder of several: by the federated programs' --resume."""
+    assert sim(*MASK, "--iterations", "1", "--seeds", seeds, "--out", "all")[0] == 0
+    said = "error: all is a central run: take it up with sim.py central --resume all\n"
+    for command in ((), ("deploy",)):
+        assert sim(*command, "--resume", "all")[::2] == (4, said)
+
+
 def refuse(text):
     raise ValueError(f"{text} is no JSON")
 
