@@ -214,14 +214,16 @@ def build_program(
     return Program(network, layout, initial, default, hyper, config)
 
 
-def try_out(network: nn.Module, model: str, num_classes: int, blank: Tensor) -> None:
-    """Whether a network can be applied to images.
+def try_out(network: nn.Module, model: str, num_classes: int | None, inputs: Tensor) -> int:
+    """Whether a network can be applied to such inputs.
 
     Args:
         network: left in evaluation mode.
         model: what the user calls it.
-        num_classes: number of outputs it must have.
-        blank: images, [n, c, h, w].
+        num_classes: number of outputs it must have, or None for any.
+        inputs: such as images, [n, c, h, w].
+    Returns:
+        number of outputs.
     Raises:
         ConfigError: it fails, or gives another shape or values that are not finite.
     """
@@ -229,22 +231,24 @@ def try_out(network: nn.Module, model: str, num_classes: int, blank: Tensor) -> 
         with torch.no_grad(), global_seed(0):
             # Of their own, since some models write to their weights.
             parameters = {n: p.clone() for n, p in network.named_parameters()}
-            logits = functional_call(network.eval(), parameters, blank)
+            logits = functional_call(network.eval(), parameters, inputs)
     except Exception as error:  # whatever the user's model raises is the user's to read
         raise ConfigError(
-            f"model {model!r} fails on images of shape {tuple(blank.shape[1:])}: "
+            f"model {model!r} fails on inputs of shape {tuple(inputs.shape[1:])}: "
             f"{cause(traceback.format_exc())}"
         ) from error
-    if tuple(logits.shape) != (len(blank), num_classes):
+    found = logits.shape[-1] if num_classes is None and logits.dim() else num_classes
+    if tuple(logits.shape) != (len(inputs), found):
         raise ConfigError(
-            f"model {model!r} gives {tuple(logits.shape)} for {len(blank)} images, "
-            f"not ({len(blank)}, {num_classes})"
+            f"model {model!r} gives {tuple(logits.shape)} for {len(inputs)} inputs, "
+            f"not ({len(inputs)}, {'number of classes' if num_classes is None else num_classes})"
         )
     if not torch.isfinite(logits).all():
         raise ConfigError(
-            f"model {model!r} gives values that are not finite for blank images: "
+            f"model {model!r} gives values that are not finite at its start: "
             "mend its initial weights or its forward"
         )
+    return int(logits.shape[1])
 
 
 @contextmanager

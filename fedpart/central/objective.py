@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpart.central.chunks import check_examples
 from fedpart.central.guard import check_value
 from fedpart.central.training import Training
 from fedpart.program import log_likelihood
@@ -90,8 +91,10 @@ def score_tensors(
         labels: [n] int64.
         rng: noise as in training; else dropout is off and masks are at their mean.
     Raises:
+        DataError: see ``check_examples``.
         DivergedError: a likelihood that is not finite.
     """
+    labels = check_examples(inputs, labels, training.num_classes)
     program = training.program
     parameters = program.layout.merge(program.leaves(training.weights(k)))
     device = training.settings.device

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from torch.utils.data import TensorDataset
 
 from fedpart import machine
+from fedpart.central.chunks import check_examples
 from fedpart.central.config import CentralConfig
 from fedpart.central.experiments import EXPERIMENTS
 from fedpart.central.guard import check_finite
@@ -53,13 +54,15 @@ class CentralRun:
         """Build the experiment; call ``create`` or ``resume`` next.
 
         Raises:
-            DataError: a chunk without an example.
+            DataError: a chunk without an example, or examples that cannot be used.
         """
         self.path, self.config, self.on_evaluation = path, config, on_evaluation
         self.task = task = EXPERIMENTS[config.experiment].task(config)
         self.training = Training(
             task.model, TensorDataset(*task.train), config, task.augmentation, task.hyper
         )
+        for part in filter(None, (task.test, task.validation)):
+            check_examples(*part, self.training.num_classes)
         self.evaluations: list[CentralEvaluation] = []
         self.warnings: list[str] = []
         # The last state that is wholly recorded, and the one with the highest L_ML.

@@ -30,7 +30,7 @@ from fedpart.client import psi_gradient, reward_gradient, weight_gradient
 from fedpart.errors import ConfigError, OutputError
 from fedpart.layout import Layout, insert, subnetwork
 from fedpart.models import refuse_running_statistics, swap_dropout
-from fedpart.program import Partitioned, full_state
+from fedpart.program import Partitioned, full_state, try_out
 from fedpart.runtime import check_device
 from fedpart.streams import numpy_rng, torch_rng, torch_seed
 
@@ -46,6 +46,7 @@ class Training:
         settings: what it goes by.
         program: the partitioned network, a copy of the model that was given.
         chunks: the data.
+        num_classes: outputs of the model.
         state: values, moments, counters; whatever interrupts an iteration leaves it whole.
     Source: Appendix "Partitioned training".
     """
@@ -69,8 +70,9 @@ class Training:
             hyper: psi at the start, [H], such as another training's ``state.hyper``, which
                 method ``retrain`` holds fixed; else what layers and augmentation start with.
         Raises:
-            ConfigError: a model that cannot be partitioned, or ``hyper`` of another length.
-            DataError: a chunk without an example.
+            ConfigError: a model that cannot be partitioned or applied to an input, or ``hyper`` of
+                another length.
+            DataError: a chunk without an example, or examples that ``check_examples`` refuses.
         """
         self.settings = settings = Settings() if settings is None else settings
         network = copy.deepcopy(model)
@@ -89,6 +91,9 @@ class Training:
         default = layout.defaults(initial, settings.defaults == "zero")
         self.program = Partitioned(network, layout, initial, default, self.psi, settings)
         self.chunks = Chunks(dataset, settings.chunks, settings.seed)
+        first = self.take(np.zeros(2, dtype=np.int64))[0]
+        self.num_classes = try_out(network, type(model).__name__, None, first)
+        self.chunks.expect(self.num_classes)
         self._optimiser, self._hyper_optimiser = build_optimiser(settings), Adam(settings.adam_eps)
         parts = range(layout.num_partitions)
         total = self.chunks.seen_by(len(parts))
