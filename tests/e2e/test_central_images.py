@@ -215,6 +215,14 @@ def test_a_run_of_a_sweep_that_diverges_is_named_and_holds_up_no_other(sim, home
     assert "to start anew, delete all/mnist/none/seed-0; then python" in err
 
 
+def test_shares_of_other_methods_are_drawn_too(sim, home):
+    words = ("central", "--experiment", "quick-sensitivity", *TINY, "--splits", "1:1")
+    code, out, err = sim(*words, "--methods", "none", "--out", "all")
+    assert code == 0, err
+    assert "mnist, 1 chunks, no augmentation:" in out
+    assert (home / "all/sweep.png").stat().st_size > 5_000
+
+
 def test_what_takes_the_psi_of_a_run_that_diverged_is_named_too(sim, home):
     words = ("central", "--experiment", "quick-data-size", *TINY, "--datasets", "mnist")
     words = (*words, "--methods", "partitioned,retrain", "--hyper-lr", "1e30", "--out", "all")
