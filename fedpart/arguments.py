@@ -299,7 +299,7 @@ def add_settings(
         default = field.default
         if isinstance(default, tuple):
             default = ",".join(map(str, default))
-        shown = "" if default is None or name == "skew" else f" (default {default})"
+        shown = "" if default in (None, "") or name == "skew" else f" (default {default})"
         metavar = name.rsplit("_", 1)[-1].upper()
         if get_origin(field.annotation) is Literal:
             metavar = "{" + ",".join(get_args(field.annotation)) + "}"

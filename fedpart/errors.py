@@ -19,6 +19,10 @@ class ConfigError(FedpartError):
     exit_code = 2
 
 
+class DivergedError(ConfigError):
+    """A training whose loss, weights or psi are no longer finite: its steps are too long."""
+
+
 class DataError(FedpartError):
     """Data that is missing, damaged, or cannot be split as asked."""
 

@@ -106,16 +106,20 @@ def new_folder(path: Path) -> None:
 
 
 def read_config(path: Path) -> Config:
-    """Settings of an earlier run.
+    """Settings of an earlier run, or of the parent of several seeds.
 
     Raises:
-        OutputError: no run folder.
+        OutputError: no run folder, or one of ``sim.py central``.
     """
     if not (path / "config.toml").is_file():
         seeds = sorted(p.parent.name for p in path.glob("seed-*/config.toml"))
         hint = f"one of its runs, such as {path / seeds[0]}" if seeds else "the folder of a run"
         raise OutputError(f"{path} holds no config.toml, so no run began there: name {hint}")
     values = stored_settings(path / "config.toml")
+    if "experiment" in values:
+        raise OutputError(
+            f"{path} is a central run: take it up with sim.py central --resume {path}"
+        )
     try:
         return make_config(values)
     except ConfigError as error:

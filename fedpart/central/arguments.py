@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpart.arguments import Parser, add_settings, with_data_dir
-from fedpart.central.config import SEVERAL, TOYS, CentralConfig, make_central_config, preset
+from fedpart.central.config import (
+    SEVERAL,
+    TOYS,
+    CentralConfig,
+    make_central_config,
+    preset,
+    presets,
+)
 from fedpart.config import load_toml
 from fedpart.errors import ConfigError
 from fedpart.spelling import kebab, nearest, spelled
@@ -16,7 +23,7 @@ CHANGEABLE = frozenset({"json_summary", "logger", "checkpoint_every", "data_dir"
 _GROUPS = {
     "method": "method",
     "iterations": "training",
-    "experiment": "experiment",
+    "inputs": "experiment",
     "eval_every": "running and watching",
 }
 
@@ -53,9 +60,14 @@ def parse_central(argv: Sequence[str]) -> CentralRequest:
     parser = Parser(
         prog="sim.py central",
         description="Train a partitioned network in one place; write a run folder.",
-        epilog="--experiment NAME alone takes configs/central/NAME.toml; other flags override it.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
+    )
+    parser.add_argument(
+        "--experiment",
+        metavar="NAME",
+        help=f"{CentralConfig.model_fields['experiment'].description}. Takes the settings of "
+        f"configs/central/NAME.toml, which other flags override: {', '.join(presets())}",
     )
     parser.add_argument(
         "--config", default=None, metavar="FILE", help="TOML file of settings, not the preset"
@@ -63,7 +75,8 @@ def parse_central(argv: Sequence[str]) -> CentralRequest:
     parser.add_argument(
         "--resume", default=None, metavar="DIR", help="take up an interrupted run, or several"
     )
-    add_settings(parser, CentralConfig.model_fields, _GROUPS)
+    fields = {n: field for n, field in CentralConfig.model_fields.items() if n != "experiment"}
+    add_settings(parser, fields, _GROUPS)
     known, rest = parser.parse_known_args(list(argv))
     if rest:
         flags = [*spelled(CentralConfig.model_fields), "config", "resume", "help"]

@@ -1,5 +1,6 @@
 """A data set in chunks, and the batches that are drawn from them with replacement."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ class Chunks:
             shares: of each chunk, [C].
             seed: of the run; decides which example goes where.
         Raises:
-            DataError: a chunk that would be empty.
+            DataError: a chunk that would be empty, or examples that are not two tensors.
         """
         total = len(dataset)  # type: ignore[arg-type]
         counts = largest_remainder(total, shares)
@@ -41,24 +42,43 @@ class Chunks:
         self.bounds = [0, *np.cumsum(counts).tolist()]
         self._order = numpy_rng(seed, "data-chunks").permutation(total)
         self._dataset = dataset
+        self._classes: int | None = None
         self._tensors: tuple[Tensor, Tensor] | None = None
         if type(dataset) is TensorDataset:
+            if len(dataset.tensors) != 2:
+                raise DataError(
+                    f"the data set has {len(dataset.tensors)} tensors; give inputs and labels"
+                )
             # Sorted once, which makes a batch one look-up.
             order = torch.from_numpy(self._order)
             inputs, labels = dataset.tensors
-            self._tensors = inputs[order], labels[order].long()
+            self._tensors = inputs[order], check_examples(inputs, labels)[order]
 
     def __len__(self) -> int:
         """Number of examples, N."""
         return int(self.bounds[-1])
 
+    def expect(self, classes: int) -> None:
+        """Refuse labels that are not below ``classes``: at once, or as single items are taken.
+
+        Raises:
+            DataError: there is one.
+        """
+        self._classes = classes
+        if self._tensors is not None:
+            check_examples(*self._tensors, classes)
+
     def take(self, positions: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Inputs [b, ...] and labels [b] int64 at these positions."""
+        """Inputs [b, ...] and labels [b] int64 at these positions.
+
+        Raises:
+            DataError: see ``check_examples``.
+        """
         if self._tensors is not None:
             index = torch.from_numpy(positions)
             return self._tensors[0][index], self._tensors[1][index]
         inputs, labels = default_collate([self._dataset[int(i)] for i in self._order[positions]])
-        return inputs, torch.as_tensor(labels).long()
+        return inputs, check_examples(inputs, labels, self._classes)
 
     def seen_by(self, k: int) -> int:
         """Number of examples in the chunks ``< k``, on which subnetwork ``k`` is trained."""
@@ -67,6 +87,42 @@ class Chunks:
     def positions(self, chunk: int) -> range:
         """Where one chunk lies."""
         return range(self.bounds[chunk], self.bounds[chunk + 1])
+
+
+def check_examples(inputs: Tensor, labels: object, classes: int | None = None) -> Tensor:
+    """Whether examples can be trained on, or scored.
+
+    Args:
+        inputs: [n, ...].
+        labels: [n], whole numbers.
+        classes: which labels are below, where it is known.
+    Returns:
+        labels, [n] int64.
+    Raises:
+        DataError: labels that are no class, or inputs that are not finite.
+    """
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
+        kind = f"of {labels.dtype}" if isinstance(labels, Tensor) else "no numbers"
+        raise DataError(f"labels are {kind}; give whole numbers, 0 for the first class")
+    if tuple(labels.shape) != (len(inputs),):
+        raise DataError(
+            f"labels have shape {tuple(labels.shape)} for {len(inputs):,} inputs; give one number "
+            "for each"
+        )
+    if not len(labels):
+        raise DataError("there is no example; give at least one")
+    labels = labels.long()
+    low, high = (int(value) for value in labels.aminmax())
+    if low < 0 or (classes is not None and high >= classes):
+        limit = "0 or more"
+        if classes is not None:
+            limit = f"0 to {classes - 1}, as the model has {classes} outputs"
+        raise DataError(f"a label is {low if low < 0 else high}; it must be {limit}")
+    # NaN and infinity both show in the extremes: one pass, where isfinite needs a mask.
+    ends = inputs.aminmax() if inputs.is_floating_point() and inputs.numel() else ()
+    if not all(math.isfinite(value) for value in ends):
+        raise DataError("an input holds values that are not finite; mend it or leave it out")
+    return labels
 
 
 def draw_weights_batch(

@@ -7,15 +7,19 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedpart.central.arguments import parse_central
 from fedpart.central.config import CentralConfig, make_central_config, read_central_config
 from fedpart.central.idle import idle_in_central
 from fedpart.central.records import CentralEvaluation, CentralSummary
-from fedpart.errors import BusyError, DamagedError, FedpartError, OutputError
+from fedpart.errors import BusyError, DamagedError, DivergedError, FedpartError, OutputError
 from fedpart.interrupts import INTERRUPTS
 from fedpart.run_files import check_free, check_packages, choose_folder, ended_well
 from fedpart.wording import duration, table
+
+if TYPE_CHECKING:
+    from fedpart.central.sweep import Faults
 
 # Seconds between two lines of one run.
 _LINE_EVERY = 10.0
@@ -59,7 +63,6 @@ def central(argv: Sequence[str]) -> None:
 def _several(out: Path, config: CentralConfig, command: list[str], resume: bool) -> None:
     from fedpart.central.run_folder import CentralRun
     from fedpart.central.sweep import (
-        Faults,
         all_finished,
         folders,
         new_parent,
@@ -88,7 +91,7 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
             _one(folder, one, command, begun, out)
         except BusyError:
             continue
-        except DamagedError as error:
+        except (DamagedError, DivergedError) as error:
             faults[folder] = error
             continue
         except OutputError:
@@ -100,19 +103,30 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
             write_sweep(out, config, all_finished(out, config, faults))
     done = all_finished(out, config, faults)
     with INTERRUPTS.held():
-        lines = write_sweep(out, config, done) if done else []
+        lines = write_sweep(out, config, done)
     count = len(folders(out, config))
     if left := count - len(done) - len(faults):
         lines.append(
             f"not done: {left} of {count} runs, another process's or waiting for one; "
             f"when that is done: {_again(out)}"
         )
-    if not config.json_summary:
-        names = "sweep.json, sweep.png" + ("" if config.toy else ", table.md")
-        sys.stdout.write("\n".join([*lines, f"{out}: {names}\n"]))
+    if done:
+        lines.append(f"{out}: sweep.json, sweep.png" + ("" if config.toy else ", table.md"))
+    if lines and not config.json_summary:
+        sys.stdout.write("\n".join(lines) + "\n")
     if faults:
-        told = "; ".join(f"{fault}; to start anew, delete {at}" for at, fault in faults.items())
-        raise DamagedError(f"{len(faults)} of {count} runs left out: {told}; then {_again(out)}")
+        raise _left_out(faults, count, out)
+
+
+def _left_out(faults: "Faults", count: int, out: Path) -> FedpartError:
+    """What ends a sweep of which some runs do not count."""
+    head = f"{len(faults)} of {count} runs left out: "
+    lost = {at: fault for at, fault in faults.items() if isinstance(fault, DamagedError)}
+    told = [f"{at}: {fault}" for at, fault in faults.items() if at not in lost]
+    if not lost:
+        return DivergedError(head + "; ".join(told))
+    told += [f"{fault}; to start anew, delete {at}" for at, fault in lost.items()]
+    return DamagedError(f"{head}{'; '.join(told)}; then {_again(out)}")
 
 
 def _one(
@@ -152,7 +166,8 @@ def _one(
                 # A full disk, say: the first error is the one to show.
                 with contextlib.suppress(OutputError):
                     done = run.close(_reason(error), code)
-                    if done is not None:
+                    # One that diverged would do so again.
+                    if done is not None and not isinstance(error, DivergedError):
                         again = f"go on with: {_again(top)}"
                         sys.stderr.write(f"stopped after iteration {done:,}; {again}\n")
                         INTERRUPTS.told = not isinstance(error, Exception)

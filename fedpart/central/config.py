@@ -276,6 +276,11 @@ def _check_images(config: CentralConfig) -> None:
         )
 
 
+def presets() -> list[str]:
+    """What ``--experiment`` may be: the files of ``configs/central``."""
+    return sorted(p.stem for p in PRESETS.glob("*.toml")) or list(EXPERIMENTS)
+
+
 def preset(experiment: str) -> dict[str, object]:
     """Keys and values of ``configs/central/<experiment>.toml``.
 
@@ -284,7 +289,7 @@ def preset(experiment: str) -> dict[str, object]:
     """
     path = PRESETS / f"{experiment}.toml"
     if not path.is_file():
-        known = sorted(p.stem for p in PRESETS.glob("*.toml")) or list(EXPERIMENTS)
+        known = presets()
         listed = ", ".join(known)
         raise ConfigError(
             f"experiment is {experiment!r}; it must be one of {listed}{nearest(experiment, known)}"

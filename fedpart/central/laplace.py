@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from fedpart.central.guard import check_value
 from fedpart.central.training import Training
 from fedpart.errors import ConfigError
 
@@ -36,6 +37,8 @@ def log_marginal_likelihood(training: Training, inputs: Tensor, labels: Tensor) 
         labels: [n].
     Returns:
         nats an example.
+    Raises:
+        DivergedError: it is not finite.
     Source: Immer et al. 2021, "Scalable marginal likelihood estimation", post-hoc with a diagonal
         generalised Gauss-Newton matrix; Section 5, "Input Selection".
     """
@@ -58,4 +61,5 @@ def log_marginal_likelihood(training: Training, inputs: Tensor, labels: Tensor) 
         with torch.enable_grad():
             approximation.fit(DataLoader(TensorDataset(inputs, labels), batch_size=_BATCH))
             approximation.optimize_prior_precision(method="marglik", pred_type="glm")
-            return float(approximation.log_marginal_likelihood().detach()) / len(labels)
+            value = float(approximation.log_marginal_likelihood().detach()) / len(labels)
+    return check_value(training, "the marginal likelihood", value)

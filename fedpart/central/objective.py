@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpart.central.chunks import check_examples
+from fedpart.central.guard import check_value
 from fedpart.central.training import Training
 from fedpart.program import log_likelihood
 from fedpart.streams import torch_rng
@@ -53,6 +55,8 @@ def l_ml(training: Training) -> float:
 
     Returns:
         nats an example: L_ML divided by N - |D_0|.
+    Raises:
+        DivergedError: it is not finite.
     Source: eq. (final-approximate-objective-learning-speed-marglik).
     """
     return weighted(training, out_of_sample(training))
@@ -86,7 +90,11 @@ def score_tensors(
         inputs: [n, ...].
         labels: [n] int64.
         rng: noise as in training; else dropout is off and masks are at their mean.
+    Raises:
+        DataError: see ``check_examples``.
+        DivergedError: a likelihood that is not finite.
     """
+    labels = check_examples(inputs, labels, training.num_classes)
     program = training.program
     parameters = program.layout.merge(program.leaves(training.weights(k)))
     device = training.settings.device
@@ -101,4 +109,5 @@ def score_tensors(
             )
             likelihood += float(values.double().sum())
             correct += float((predicted.argmax(-1) == y).sum())
-    return Score(likelihood / len(labels), correct / len(labels))
+    mean = check_value(training, "the log-likelihood", likelihood / len(labels))
+    return Score(mean, correct / len(labels))

@@ -132,7 +132,7 @@ def draw_shares(runs: Sequence[Finished], out: Path) -> None:
     """Draw accuracy by shares of data and weights: the runs' own, and below it retrained.
 
     Args:
-        runs: partitioned, and plain networks with the psi found.
+        runs: of any methods, such as partitioned, and plain networks with the psi found.
         out: picture to write.
     Raises:
         OutputError: it cannot be written.
@@ -140,7 +140,7 @@ def draw_shares(runs: Sequence[Finished], out: Path) -> None:
     """
     datasets = sorted({str(r.summary.dataset) for r in runs})
     counts = sorted({len(shares_of(r)[0]) for r in runs})
-    methods = [m for m in ("partitioned", "retrain") if of_method(runs, m)]
+    methods = [m for m in NAMES if of_method(runs, m)]
     figure, grid = new_figure(len(counts), len(datasets) * len(methods))
     rows = [(dataset, method) for dataset in datasets for method in methods]
     for axes, (dataset, method) in zip(grid, rows, strict=True):

@@ -12,12 +12,15 @@ from pydantic import BaseModel
 from torch.utils.data import TensorDataset
 
 from fedpart import machine
+from fedpart.central.chunks import check_examples
 from fedpart.central.config import CentralConfig
 from fedpart.central.experiments import EXPERIMENTS
+from fedpart.central.guard import check_finite
 from fedpart.central.objective import out_of_sample, score_tensors, weighted
 from fedpart.central.records import CentralEvaluation, CentralSummary
+from fedpart.central.state import TrainingState
 from fedpart.central.task import Examples
-from fedpart.central.training import Training, TrainingState
+from fedpart.central.training import Training
 from fedpart.checkpoint import (
     read_checkpoint,
     sync,
@@ -51,13 +54,15 @@ class CentralRun:
         """Build the experiment; call ``create`` or ``resume`` next.
 
         Raises:
-            DataError: a chunk without an example.
+            DataError: a chunk without an example, or examples that cannot be used.
         """
         self.path, self.config, self.on_evaluation = path, config, on_evaluation
         self.task = task = EXPERIMENTS[config.experiment].task(config)
         self.training = Training(
             task.model, TensorDataset(*task.train), config, task.augmentation, task.hyper
         )
+        for part in filter(None, (task.test, task.validation)):
+            check_examples(*part, self.training.num_classes)
         self.evaluations: list[CentralEvaluation] = []
         self.warnings: list[str] = []
         # The last state that is wholly recorded, and the one with the highest L_ML.
@@ -146,7 +151,11 @@ class CentralRun:
         self._open_events()
 
     def run(self) -> None:
-        """Train to the end, or until patience is over."""
+        """Train to the end, or until patience is over.
+
+        Raises:
+            DivergedError: a number that is not finite; what is recorded stays as it was before.
+        """
         self._clock = time.perf_counter()
         if not self._patience_over():
             self.training.run(callbacks=[self._observe])
@@ -194,6 +203,8 @@ class CentralRun:
 
     def _evaluate(self) -> CentralEvaluation:
         training, full = self.training, self.config.num_partitions
+        # Nothing that cannot be read again is ever written.
+        check_finite(training)
         most, ends = self.config.eval_size or None, self._ends(self.training.state.iteration)
         loss = training.take_loss()
         by_chunk = out_of_sample(training, most)

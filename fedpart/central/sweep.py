@@ -22,7 +22,7 @@ from fedpart.central.experiments import EXPERIMENTS, Point
 from fedpart.central.finished import Finished, finished, learned_psi
 from fedpart.central.records import CentralSummary
 from fedpart.checkpoint import write_atomic
-from fedpart.errors import ConfigError, DamagedError, OutputError
+from fedpart.errors import ConfigError, DamagedError, DivergedError, OutputError
 from fedpart.records import Record
 from fedpart.run_files import new_folder
 
@@ -30,8 +30,8 @@ from fedpart.run_files import new_folder
 _FOUND = ("psi", "psi_chunks")
 
 
-# What is wrong with runs that cannot be read, by their folder.
-Faults = dict[Path, DamagedError]
+# What is wrong with runs that cannot be read, or have no end, by their folder.
+Faults = dict[Path, DamagedError | DivergedError]
 
 
 class Sweep(Record):
@@ -128,6 +128,8 @@ def single_runs(
                 faults[twin] = error
                 continue
             if found is None:
+                if isinstance(faults.get(twin), DivergedError):
+                    faults[folder] = DivergedError(f"{twin} has no psi")
                 continue
             update |= {"psi": psi, "psi-chunks": found.summary.chunks}
         one = make_central_config(of_all | update)
@@ -163,13 +165,15 @@ def _whole(folder: Path, faults: Faults) -> Finished | None:
 
 
 def write_sweep(parent: Path, config: CentralConfig, runs: Sequence[Finished]) -> list[str]:
-    """Write ``sweep.json``, ``sweep.png`` and, of images, ``table.md``.
+    """Write ``sweep.json``, ``sweep.png`` and, of images, ``table.md``; nothing without a run.
 
     Returns:
         what the runs say, in lines.
     Raises:
         OutputError: a place that cannot be written.
     """
+    if not runs:
+        return []
     experiment = EXPERIMENTS[config.experiment]
     sweep = Sweep(experiment=config.experiment, runs=[run.summary for run in runs])
     write_atomic(parent / "sweep.json", (sweep.model_dump_json(indent=1) + "\n").encode())

@@ -191,7 +191,7 @@ def grids(runs: Sequence[Finished]) -> list[str]:
     """
     lines = [_HEAD + " Columns: shares of the data; rows: shares of the weights.", ""]
     for dataset, count in sorted({(str(r.summary.dataset), len(shares_of(r)[0])) for r in runs}):
-        for method in ("partitioned", "retrain"):
+        for method in _methods(runs):
             found = [
                 r
                 for r in of_method(runs, method)

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,52 +13,26 @@ from torch.utils.data import Dataset
 
 from fedpart.augment import Augmentation
 from fedpart.central.chunks import Chunks, draw_hyper_batch, draw_updates
+from fedpart.central.guard import check_finite, check_value
 from fedpart.central.hyper import DeclaredPsi
 from fedpart.central.networks import only, separate
 from fedpart.central.optimisers import (
     Adam,
-    Moments,
     build_optimiser,
     decay_factor,
     decay_of,
     learning_rate,
 )
 from fedpart.central.settings import Settings
+from fedpart.central.state import TrainingState
 from fedpart.checkpoint import read_checkpoint, write_checkpoint
 from fedpart.client import psi_gradient, reward_gradient, weight_gradient
 from fedpart.errors import ConfigError, OutputError
 from fedpart.layout import Layout, insert, subnetwork
-from fedpart.models import refuse_running_statistics, swap_dropout
+from fedpart.models import refuse_running_statistics, swap_dropout, try_out
 from fedpart.program import Partitioned, full_state
 from fedpart.runtime import check_device
 from fedpart.streams import numpy_rng, torch_rng, torch_seed
-
-
-@dataclass(frozen=True)
-class TrainingState:
-    """All that changes from iteration to iteration, replaced as a whole by each.
-
-    Attributes:
-        iteration: updates that are done.
-        theta: every parameter, [P] float32.
-        moments: of each partition's optimiser, in wire order.
-        steps: steps that each partition has taken, [C].
-        hyper: psi, [H] float32.
-        hyper_moments: of its Adam.
-        hyper_steps: its steps.
-        loss: sum of the training losses since ``Training.take_loss``, nats an example.
-        loss_steps: how many they are.
-    """
-
-    iteration: int
-    theta: Tensor
-    moments: tuple[Moments, ...]
-    steps: tuple[int, ...]
-    hyper: Tensor
-    hyper_moments: Moments
-    hyper_steps: int
-    loss: float = 0.0
-    loss_steps: int = 0
 
 
 class Training:
@@ -72,6 +46,7 @@ class Training:
         settings: what it goes by.
         program: the partitioned network, a copy of the model that was given.
         chunks: the data.
+        num_classes: outputs of the model.
         state: values, moments, counters; whatever interrupts an iteration leaves it whole.
     Source: Appendix "Partitioned training".
     """
@@ -95,8 +70,9 @@ class Training:
             hyper: psi at the start, [H], such as another training's ``state.hyper``, which
                 method ``retrain`` holds fixed; else what layers and augmentation start with.
         Raises:
-            ConfigError: a model that cannot be partitioned, or ``hyper`` of another length.
-            DataError: a chunk without an example.
+            ConfigError: a model that cannot be partitioned or applied to an input, or ``hyper`` of
+                another length.
+            DataError: a chunk without an example, or examples that ``check_examples`` refuses.
         """
         self.settings = settings = Settings() if settings is None else settings
         network = copy.deepcopy(model)
@@ -115,6 +91,9 @@ class Training:
         default = layout.defaults(initial, settings.defaults == "zero")
         self.program = Partitioned(network, layout, initial, default, self.psi, settings)
         self.chunks = Chunks(dataset, settings.chunks, settings.seed)
+        first = self.take(np.zeros(2, dtype=np.int64))[0]
+        self.num_classes = try_out(network, type(model).__name__, None, first)
+        self.chunks.expect(self.num_classes)
         self._optimiser, self._hyper_optimiser = build_optimiser(settings), Adam(settings.adam_eps)
         parts = range(layout.num_partitions)
         total = self.chunks.seen_by(len(parts))
@@ -167,6 +146,8 @@ class Training:
             iterations: how many more.
             callbacks: called in turn after each of them; one that raises ``StopIteration`` ends
                 the training there.
+        Raises:
+            DivergedError: the loss, a weight or psi is not finite.
         """
         left = self.settings.updates - self.state.iteration
         # Layers of the user's may draw from torch's own generator; its state is put back after.
@@ -177,10 +158,15 @@ class Training:
                     for callback in callbacks:
                         callback(self)
                 except StopIteration:
-                    return
+                    break
+        check_finite(self)
 
     def step(self) -> None:
-        """One iteration: an update of one partition, and one of psi where there is any."""
+        """One iteration: an update of one partition, and one of psi where there is any.
+
+        Raises:
+            DivergedError: the loss is not finite; the state is as it was before.
+        """
         state, settings = self.state, self.settings
         key = (settings.seed, "central", state.iteration)
         torch.default_generator.manual_seed(torch_seed(*key))
@@ -190,6 +176,7 @@ class Training:
             state = replace(state, **self._rested(state.theta))
         for partition, batch in draw_updates(draws, self.chunks, settings, state.iteration):
             state = self.update_weights(state, partition, *self.take(batch), rng=rng)
+        check_value(self, "the loss", state.loss, state.iteration + 1)
         if self.learns_hyper and not finetuning:
             chunk, batch = draw_hyper_batch(
                 draws, self.chunks, settings.chunks, settings.batch_size

@@ -10,6 +10,7 @@ from torch.func import functional_call
 from fedpart.errors import ConfigError, cause
 from fedpart.models.digits import MnistCNN
 from fedpart.models.fixup import FixupResNet
+from fedpart.models.hyper import noise
 from fedpart.models.mlp import MLP
 from fedpart.models.resnet9 import ResNet9, ResNet9Narrow
 from fedpart.models.wide import WideResNet
@@ -78,28 +79,30 @@ def build_model(
     return model
 
 
-def try_out(network: nn.Module, model: str, num_classes: int, blank: Tensor) -> None:
-    """Whether a network can be applied to images.
+def try_out(network: nn.Module, model: str, num_classes: int | None, inputs: Tensor) -> int:
+    """Whether a network can be applied to such inputs.
 
     Args:
         network: left in evaluation mode.
         model: what the user calls it.
-        num_classes: number of outputs it must have.
-        blank: images, [n, c, h, w].
+        num_classes: number of outputs it must have, or None for any.
+        inputs: such as images, [n, c, h, w].
+    Returns:
+        number of outputs.
     Raises:
         ConfigError: it fails, or gives another shape, values that are not finite, or values through
             which no gradient reaches its parameters.
     """
     try:
-        with global_seed(0):
+        with global_seed(0), noise(network, torch.Generator().manual_seed(0)):
             for training in (True, False):
                 # Of their own, since some models write to their weights or buffers.
                 own = {n: p.detach().clone() for n, p in network.named_parameters()}
                 leaves = {n: p.requires_grad_() for n, p in own.items()}
                 buffers = {n: b.clone() for n, b in network.named_buffers()}
                 given = {n: p.clone() for n, p in leaves.items()} | buffers
-                logits = functional_call(network.train(training), given, blank)
-                _check_logits(logits, model, num_classes, blank)
+                logits = functional_call(network.train(training), given, inputs)
+                found = _num_outputs(logits, model, num_classes, inputs)
             if not logits.requires_grad:
                 raise ConfigError(
                     f"model {model!r} gives values through which no gradient reaches its "
@@ -109,21 +112,23 @@ def try_out(network: nn.Module, model: str, num_classes: int, blank: Tensor) -> 
         raise
     except Exception as error:  # whatever the user's model raises is the user's to read
         raise ConfigError(
-            f"model {model!r} fails on images of shape {tuple(blank.shape[1:])}: "
+            f"model {model!r} fails on inputs of shape {tuple(inputs.shape[1:])}: "
             f"{cause(traceback.format_exc())}"
         ) from error
+    return found
 
 
-def _check_logits(logits: object, model: str, num_classes: int, blank: Tensor) -> None:
-    wanted = f"not a tensor of shape ({len(blank)}, {num_classes})"
+def _num_outputs(logits: object, model: str, num_classes: int | None, inputs: Tensor) -> int:
+    outputs = "number of classes" if num_classes is None else num_classes
+    wanted = f"not a tensor of shape ({len(inputs)}, {outputs})"
     if not isinstance(logits, Tensor):
         raise ConfigError(f"model {model!r} gives a {type(logits).__name__}, {wanted}")
-    if tuple(logits.shape) != (len(blank), num_classes):
-        raise ConfigError(
-            f"model {model!r} gives {tuple(logits.shape)} for {len(blank)} images, {wanted}"
-        )
+    shape = tuple(logits.shape)
+    if len(shape) != 2 or shape != (len(inputs), num_classes or shape[1]):
+        raise ConfigError(f"model {model!r} gives {shape} for {len(inputs)} inputs, {wanted}")
     if not torch.isfinite(logits).all():
         raise ConfigError(
-            f"model {model!r} gives values that are not finite for blank images: "
+            f"model {model!r} gives values that are not finite at its start: "
             "mend its initial weights or its forward"
         )
+    return shape[1]

@@ -202,7 +202,7 @@ def models(home, tmp_path, monkeypatch):
         ("one", ["partition 1 of 3 would hold no parameter", "use fewer or larger chunks"]),
         ("wrong", ["gives (2, 11)", "not a tensor of shape (2, 10)"]),
         ("missing", ["has no attribute 'missing'"]),
-        ("nan_in_training", ["not finite for blank images"]),
+        ("nan_in_training", ["not finite at its start"]),
         ("pair", ["gives a tuple, not a tensor of shape (2, 10)"]),
         ("detached", ["no gradient reaches its parameters"]),
         ("frozen", ["parameter 2.weight is frozen", "make it a buffer"]),

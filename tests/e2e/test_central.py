@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -155,6 +156,73 @@ def test_several_inputs_and_seeds_make_a_folder_of_runs(sim, home):
     assert (top / "inputs-2/seed-1/evaluations.jsonl").stat().st_mtime_ns == before
     again = json.loads((top / "sweep.json").read_text())
     assert [r["l_ml"] for r in again["runs"]] == [r["l_ml"] for r in sweep["runs"]]
+
+
+@pytest.mark.parametrize("seeds", ["1", "2"])
+def test_a_central_run_is_told_from_a_federated_one_that_is_taken_up(sim, home, seeds):
+    """One run or the folder of several: by the federated programs' --resume."""
+    assert sim(*MASK, "--iterations", "1", "--seeds", seeds, "--out", "all")[0] == 0
+    said = "error: all is a central run: take it up with sim.py central --resume all\n"
+    for command in ((), ("deploy",)):
+        assert sim(*command, "--resume", "all")[::2] == (4, said)
+
+
+def refuse(text):
+    raise ValueError(f"{text} is no JSON")
+
+
+LONG = ("--optimiser", "sgd", "--lr", "1e30")
+
+
+@pytest.mark.parametrize("inputs", ["5", "5,10"])
+def test_a_run_that_diverges_ends_in_a_sentence_and_writes_no_result(sim, home, inputs):
+    """Alone, or all runs of a sweep: exit code 2, no summary, nothing that cannot be read."""
+    words = ("central", "--experiment", "input-selection", *SMALL, *LONG, "--inputs", inputs)
+    code, _, err = sim(*words, "--out", "all")
+    loss = r"the loss is (nan|inf) at iteration \d+ with lr 1e\+30: start anew with a smaller one"
+    if inputs == "5":
+        assert re.fullmatch(f"error: {loss}\n", err)
+    else:
+        runs = "; ".join(f"all/inputs-{n}/seed-0: {loss}" for n in (5, 10))
+        assert re.fullmatch(f"error: 2 of 2 runs left out: {runs}\n", err)
+    assert code == 2
+    files = [p for p in (home / "all").rglob("*") if p.is_file()]
+    assert {p.name for p in files} == {
+        *("config.toml", "run.json", "evaluations.jsonl", "checkpoint.pt"),
+    }
+    for path in (p for p in files if p.name == "run.json"):
+        info = json.loads(path.read_text())
+        assert re.fullmatch(loss, info["exit"])
+        assert info["exit_code"] == 2
+    for path in (p for p in files if p.suffix == ".jsonl"):
+        for line in path.read_text().splitlines():
+            json.loads(line, parse_constant=refuse)
+    # Taken up, it does the same from where it was.
+    assert sim("central", "--resume", "all")[::2] == (code, err)
+
+
+def test_what_only_an_evaluation_shows_ends_a_run_too(sim, home, monkeypatch):
+    """Weights that the last step has lost: what was evaluated before stays, and can be read."""
+    from fedpart.central.training import Training
+
+    step = Training.step
+
+    def spoil(training):
+        step(training)
+        if training.state.iteration == 30:
+            theta = torch.full_like(training.state.theta, float("inf"))
+            training.state = replace(training.state, theta=theta)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "step", spoil)
+        code, _, err = sim(*MASK, "--out", "run")
+    assert code == 2
+    assert re.match("error: a weight is inf at iteration 30 with lr 0.001 and hyper-lr 0.05", err)
+    assert err.count("\n") == 1
+    assert [line["iteration"] for line in read_lines(home / "run/evaluations.jsonl")] == [10, 20]
+    assert not (home / "run/summary.json").exists()
+    # The cause was the test's, so that a resume gets over it.
+    assert sim("central", "--resume", "run")[0] == 0
 
 
 def test_patience_ends_a_run_and_its_best_evaluation_counts(sim, home):

@@ -193,6 +193,47 @@ def test_a_damaged_run_of_a_sweep_is_named_and_holds_up_no_other(sim, home, name
     assert len(json.loads((home / "all/sweep.json").read_text())["runs"]) == 3
 
 
+def test_a_run_of_a_sweep_that_diverges_is_named_and_holds_up_no_other(sim, home):
+    """Augerino's own rate is too high; a run that is damaged besides is named as before."""
+    words = ("central", "--experiment", "quick-data-size", *TINY, "--datasets", "mnist")
+    words = (*words, "--methods", "augerino,partitioned,none", "--augerino-lr", "1e30")
+    code, out, err = sim(*words, "--out", "all")
+    place = "all/mnist/augerino/seed-0"
+    said = f"error: 1 of 3 runs left out: {place}: "
+    assert (code, err.count("\n")) == (2, 1), err
+    assert err.startswith(said)
+    assert "and augerino-lr 1e+30: start anew with smaller ones" in err
+    assert not (home / place / "summary.json").exists()
+    assert out.endswith("all: sweep.json, sweep.png, table.md\n")
+    assert "not done" not in out
+    runs = json.loads((home / "all/sweep.json").read_text())["runs"]
+    assert [run["method"] for run in runs] == ["partitioned", "none"]
+    cut(home / "all/mnist/none/seed-0/summary.json")
+    code, _, err = sim("central", "--resume", "all")
+    assert code == 4
+    assert err.startswith(f"error: 2 of 3 runs left out: {place}: ")
+    assert "to start anew, delete all/mnist/none/seed-0; then python" in err
+
+
+def test_shares_of_other_methods_are_drawn_too(sim, home):
+    words = ("central", "--experiment", "quick-sensitivity", *TINY, "--splits", "1:1")
+    code, out, err = sim(*words, "--methods", "none", "--out", "all")
+    assert code == 0, err
+    assert "mnist, 1 chunks, no augmentation:" in out
+    assert (home / "all/sweep.png").stat().st_size > 5_000
+
+
+def test_what_takes_the_psi_of_a_run_that_diverged_is_named_too(sim, home):
+    words = ("central", "--experiment", "quick-data-size", *TINY, "--datasets", "mnist")
+    words = (*words, "--methods", "partitioned,retrain", "--hyper-lr", "1e30", "--out", "all")
+    code, out, err = sim(*words)
+    assert (code, out.count("examples in")) == (2, 1)
+    assert err.startswith("error: 2 of 2 runs left out: all/mnist/partitioned/seed-0: ")
+    assert err.endswith("; all/mnist/retrain/seed-0: all/mnist/partitioned/seed-0 has no psi\n")
+    assert "not done" not in out
+    assert not (home / "all/sweep.json").exists()
+
+
 def test_a_checkpoint_that_is_damaged_is_named(sim, home):
     """Of a run that was interrupted; one that is finished does not need it."""
     words = ("central", "--experiment", "quick-data-size", *TINY, "--datasets", "mnist")

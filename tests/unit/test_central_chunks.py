@@ -5,10 +5,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
+from fedpart.central import Training, make_settings, score_tensors
 from fedpart.central.chunks import Chunks, draw_hyper_batch, draw_weights_batch
-from fedpart.errors import DataError
+from fedpart.errors import ConfigError, DataError
 
 SHARES = (0.8, 0.1, 0.1)
 
@@ -38,6 +40,83 @@ def test_tensors_and_single_items_give_the_same_batches():
     for one, other in zip(a.take(at), b.take(at), strict=True):
         assert torch.equal(one, other)
         assert one.dtype == other.dtype
+
+
+def wide(classes):
+    """Weights enough for three partitions."""
+    return nn.Sequential(nn.Linear(1, 16), nn.Linear(16, classes))
+
+
+LABELS = [
+    (lambda labels: labels.float(), "labels are of torch.float32; give whole numbers"),
+    (lambda labels: labels.double() / 2, "labels are of torch.float64; give whole numbers"),
+    (lambda labels: labels.where(labels > 0, 7), r"a label is 7; it must be 0 to 2, as the model"),
+    (lambda labels: labels + 1, r"a label is 3; it must be 0 to 2, as the model has 3 outputs"),
+    (lambda labels: labels - 1, r"a label is -1; it must be 0"),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), LABELS)
+def test_labels_that_are_no_class_of_the_model_are_refused(change, says):
+    """Of tensors when a training is made, of single items at the first batch that has one."""
+    inputs, labels = _data()
+    settings = make_settings(chunks=SHARES, iterations=30, batch_size=16)
+    with pytest.raises(DataError, match=says):
+        Training(wide(3), TensorDataset(inputs, change(labels)), settings)
+
+    class Raw(Items):
+        def __getitem__(self, i):
+            return self.inputs[i], self.labels[i]
+
+    with pytest.raises(DataError, match=says):
+        Training(wide(3), Raw(inputs, change(labels)), settings).run()
+    # The labels of a test set, too.
+    training = Training(wide(3), TensorDataset(inputs, labels), settings)
+    with pytest.raises(DataError, match=says):
+        score_tensors(training, 3, inputs, change(labels))
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.uint8, torch.int32, torch.int64])
+def test_whole_numbers_of_any_type_are_labels(kind):
+    inputs, labels = _data()
+    labels = (labels > 1).to(kind)
+    run = Training(wide(2), TensorDataset(inputs / 50, labels), make_settings(iterations=2))
+    run.run()
+    assert score_tensors(run, 3, inputs / 50, labels).accuracy <= 1
+
+
+@pytest.mark.parametrize(
+    ("tensors", "error", "says"),
+    [
+        (([[1.0], [2.0]], [[0], [1]]), DataError, r"labels have shape \(2, 1\) for 2 inputs"),
+        (([[1.0], [float("nan")]], [0, 1]), DataError, "an input holds values that are not finite"),
+        (([[1.0], [float("inf")]], [0, 1]), DataError, "an input holds values that are not finite"),
+        (([[1.0], [2.0]],), DataError, "has 1 tensors; give inputs and labels"),
+        (([[1.0, 2.0]] * 2, [0, 1]), ConfigError, r"'Linear' fails on inputs of shape \(2,\)"),
+        (([[3e38], [3e38]], [0, 1]), ConfigError, "'Linear' gives values that are not finite at"),
+    ],
+)
+def test_examples_that_no_model_can_use_are_refused_at_once(tensors, error, says):
+    model = nn.Linear(1, 3)
+    nn.init.constant_(model.weight, 10.0)
+    with pytest.raises(error, match=says):
+        Training(
+            model, TensorDataset(*map(torch.tensor, tensors)), make_settings(chunks=(0.5, 0.5))
+        )
+
+
+def test_items_that_are_no_numbers_and_no_items_at_all_are_refused():
+    inputs, labels = _data()
+
+    class Words(Items):
+        def __getitem__(self, i):
+            return self.inputs[i], "a cat"
+
+    with pytest.raises(DataError, match="labels are no numbers; give whole numbers"):
+        Training(wide(3), Words(inputs, labels))
+    run = Training(wide(3), TensorDataset(inputs, labels))
+    with pytest.raises(DataError, match="there is no example"):
+        score_tensors(run, 3, inputs[:0], labels[:0])
 
 
 def test_every_example_is_in_one_chunk_and_the_seed_decides():

@@ -163,8 +163,8 @@ def test_a_users_model_that_cannot_be_built_is_an_error_of_one_sentence(spec, me
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("tiny:wrong_shape", r"gives \(2, 4\) for 2 images, not \(2, 3\)"),
-        ("tiny:fails_forward", r"fails on images of shape \(1, 12, 12\): RuntimeError"),
+        ("tiny:wrong_shape", r"gives \(2, 4\) for 2 inputs, not a tensor of shape \(2, 3\)"),
+        ("tiny:fails_forward", r"fails on inputs of shape \(1, 12, 12\): RuntimeError"),
     ],
 )
 def test_a_users_model_that_does_not_fit_the_data_is_refused_before_the_run(model, message):
