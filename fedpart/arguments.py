@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from fedpart.config import NOT_RESULTS, Config, keys, load_toml, make_config
 from fedpart.errors import ConfigError
+from fedpart.idle import OF_SPLIT
 from fedpart.spelling import kebab, nearest
 
 # Nodes of a rehearsal; twenty keep two cores busy.
@@ -72,6 +73,28 @@ class Request:
         return make_config(self.values)
 
 
+def parse_split(argv: Sequence[str]) -> Request:
+    """Read the command line of ``sim.py split``: any of a run's, of which it heeds a part.
+
+    Raises:
+        ConfigError: see ``parse_run``.
+    """
+    if {"-h", "--help"} & set(argv):
+        parser = Parser(
+            prog="sim.py split",
+            description="Draw the client split: how many images each client holds, of which "
+            "classes, turned how far. Any other flag of sim.py is taken too, and of no use.",
+            argument_default=argparse.SUPPRESS,
+        )
+        _add_config(parser)
+        parser.add_argument("--out", help=".png or .svg (default <dataset>-split.png)")
+        fields = Config.model_fields.items()
+        heeded = {name: field for name, field in fields if name in OF_SPLIT - {"out"}}
+        add_settings(parser, heeded, _GROUPS)
+        parser.parse_args(["--help"])
+    return parse_run(argv)
+
+
 def parse_run(argv: Sequence[str]) -> Request:
     """Read the command line of a run.
 
@@ -110,11 +133,11 @@ def parse_run(argv: Sequence[str]) -> Request:
 def with_data_dir(values: dict[str, object]) -> dict[str, object]:
     """The settings, with absolute paths, so that the run can be resumed from another folder.
 
-    They are those of ``data-dir``, or ``$FEDPART_DATA`` in its place, and of ``availability``.
+    They are those of ``data-dir``, or ``$FEDPART_DATA`` in its place, ``availability``, ``init``.
     """
     paths = {
         "data-dir": values.get("data-dir") or os.environ.get("FEDPART_DATA"),
-        "availability": values.get("availability"),
+        **{key: values.get(key) for key in ("availability", "init")},
     }
     named = {key: os.path.abspath(os.path.expanduser(str(p))) for key, p in paths.items() if p}
     return values | named
@@ -258,9 +281,7 @@ def _run_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
     )
-    parser.add_argument(
-        "--config", default=None, metavar="FILE", help="TOML file of settings; flags override it"
-    )
+    _add_config(parser)
     parser.add_argument(
         "--resume",
         default=None,
@@ -273,6 +294,12 @@ def _run_parser() -> Parser:
     )
     add_settings(parser, Config.model_fields, _GROUPS)
     return parser
+
+
+def _add_config(parser: Parser) -> None:
+    parser.add_argument(
+        "--config", default=None, metavar="FILE", help="TOML file of settings; flags override it"
+    )
 
 
 def add_settings(

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from fedpart.arguments import check_picture, parse_compare, parse_drill, parse_run, parse_table
+from fedpart.arguments import check_picture, parse_compare, parse_drill, parse_split, parse_table
 from fedpart.errors import ConfigError
 from fedpart.idle import idle_in_split
 from fedpart.interrupts import INTERRUPTS
@@ -59,7 +59,7 @@ def table(argv: Sequence[str]) -> None:
 
 def split(argv: Sequence[str]) -> None:
     """``sim.py split``: who holds what."""
-    request = parse_run(argv)
+    request = parse_split(argv)
     if request.dry_run or request.resume is not None:
         raise ConfigError("split draws the client split only; leave --dry-run and --resume out")
     config = request.config()

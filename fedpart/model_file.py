@@ -1,6 +1,7 @@
 """``model.pt``: the full network as a plain state dict, with psi."""
 
 import pickle
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from fedpart.checkpoint import write_tensors
 from fedpart.errors import ConfigError
 from fedpart.program import Program, full_state
 from fedpart.server import ServerState, initial_state
+
+# By torch.load and zipfile on files that are something else.
+_RAISED = (RuntimeError, EOFError, ValueError, KeyError, NotImplementedError)
 
 
 def write_model(path: Path, program: Program, state: ServerState) -> None:
@@ -34,11 +38,16 @@ def starting_state(program: Program) -> ServerState:
     if path is None:
         return initial_state(program)
     try:
-        loaded = torch.load(path, weights_only=True, map_location="cpu")
+        # Torch writes checksums, but does not look at them.
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        loaded = None if damaged else torch.load(path, weights_only=True, map_location="cpu")
     except OSError as error:
         raise ConfigError(f"init {path} cannot be read: {error.strerror or error}") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError):
+    except (zipfile.BadZipFile, pickle.UnpicklingError, *_RAISED):
         raise ConfigError(f"init {path} is no model.pt of this program") from None
+    if damaged:
+        raise ConfigError(f"init {path} is damaged (at {damaged}): take a fresh copy")
     if not isinstance(loaded, dict) or not {"model", "hyper"} <= set(loaded):
         raise ConfigError(f"init {path} is no model.pt of this program: it lacks model or hyper")
     try:

@@ -1,6 +1,7 @@
 """What users bring themselves, named as ``module:attribute`` where a setting takes a name."""
 
 import importlib
+import importlib.util
 import sys
 import traceback
 from collections.abc import Iterator
@@ -22,8 +23,11 @@ def users_code(kind: str, spec: str) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
-        raise ConfigError(f"{kind} {spec!r}: {cause(traceback.format_exc())}") from error
+    # A script that ends its process ends no run.
+    except (Exception, SystemExit) as error:
+        ours = traceback.extract_tb(error.__traceback__)[-1].filename == __file__
+        told = traceback.format_exception_only(error) if ours else [traceback.format_exc()]
+        raise ConfigError(f"{kind} {spec!r}: {cause(''.join(told))}") from error
 
 
 def call_own(kind: str, spec: str, **arguments: object) -> object:
@@ -36,11 +40,27 @@ def call_own(kind: str, spec: str, **arguments: object) -> object:
     Returns:
         what the user's code returns.
     Raises:
-        ConfigError: it cannot be imported, or raises.
+        ConfigError: there is no such module, it cannot be imported, or it raises.
     """
     module, _, attribute = spec.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
+    if not _is_there(module):
+        raise ConfigError(
+            f"{kind} {spec!r}: there is no module {module!r} in {here}, on PYTHONPATH or among the "
+            "installed packages; go to its folder, or set PYTHONPATH"
+        )
     with users_code(kind, spec):
         return getattr(importlib.import_module(module), attribute)(**arguments)
+
+
+def _is_there(module: str) -> bool:
+    """Whether Python finds a module, however it fares when it is imported."""
+    try:
+        return module in sys.modules or importlib.util.find_spec(module) is not None
+    # A parent that is no package, or that raises; the import will say so.
+    except ModuleNotFoundError:
+        return False
+    except Exception:
+        return True

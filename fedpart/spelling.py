@@ -13,6 +13,8 @@ _LIMITS = {
     "less_than": ("lt", "below"),
     "less_than_equal": ("le", "at most"),
 }
+# So few choices need no hint beside their list: 'gpu' is nearer to 'cpu' than to 'cuda'.
+_FEW = 2
 
 
 def kebab(name: str) -> str:
@@ -72,7 +74,8 @@ def sentence(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
         field = next(f for n, f in fields.items() if (f.alias or kebab(n)) == key)
         choices = [str(choice) for choice in _choices(field.annotation)]
         listed = ", ".join(choices)
-        return f"{key} is {shown}; it must be one of {listed}{nearest(str(given), choices)}"
+        hint = nearest(str(given), choices) if len(choices) > _FEW else ""
+        return f"{key} is {shown}; it must be one of {listed}{hint}"
     if kind in _LIMITS:
         name, words = _LIMITS[kind]
         return f"{key} is {shown}; it must be {words} {context[name]:g}"

@@ -2,6 +2,7 @@
 
 import os
 import struct
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -121,6 +122,11 @@ def global_noise(num_classes: int, in_channels: int) -> nn.Module:
 def own_noise(num_classes: int, in_channels: int) -> nn.Module:
     """Draws from the generator that it is lent, by a function of torch's."""
     return nn.Sequential(_OwnNoise(), small_cnn(num_classes, in_channels))
+
+
+def exits(num_classes: int, in_channels: int) -> nn.Module:
+    """A user's function from a script that ends its process."""
+    sys.exit("enough")
 
 
 def raises(num_classes: int, in_channels: int) -> nn.Module:

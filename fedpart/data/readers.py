@@ -19,6 +19,8 @@ IMAGE_SUFFIXES = frozenset(
 )
 _PIXELS = frozenset({"1", "L", "LA", "P", "RGB", "RGBA"})
 _GREY = frozenset({"1", "L", "LA"})
+# Names in one sentence.
+_SHOWN = 12
 _IDX_TYPES = {0x08: ">u1", 0x0D: ">f4", 0x0E: ">f8"}
 
 
@@ -151,9 +153,11 @@ def class_labels(names: list[str], num_classes: int, where: Path) -> dict[str, i
     if all(name.isascii() and name.isdigit() and int(name) < num_classes for name in names):
         return {name: int(name) for name in names}
     if len(names) > num_classes:
+        odd = [name for name in names if not name.isdigit() or int(name) >= num_classes]
+        shown = ", ".join(odd[:_SHOWN]) + (", ..." if len(odd) > _SHOWN else "")
         raise DataError(
             f"{where} has {len(names)} class folders, but the data set has {num_classes} classes; "
-            "remove those that do not belong to it"
+            f"remove those that do not belong to it (of {shown})"
         )
     return {name: label for label, name in enumerate(sorted(names))}
 

@@ -20,7 +20,7 @@ from fedpart.streams import global_seed
 
 # Called with the number of classes, the channels of the images, and (height, width).
 MODELS: dict[str, Callable[[int, int, tuple[int, int]], nn.Module]] = {
-    "mnist-cnn": lambda classes, channels, _: MnistCNN(classes, channels),
+    "mnist-cnn": lambda classes, channels, side: _digits_cnn(classes, channels, side),
     "resnet9": lambda classes, channels, _: ResNet9(classes, channels),
     "resnet9-narrow": lambda classes, channels, _: ResNet9Narrow(classes, channels),
     "fixup-resnet8": lambda classes, channels, _: FixupResNet(8, classes, channels),
@@ -29,6 +29,16 @@ MODELS: dict[str, Callable[[int, int, tuple[int, int]], nn.Module]] = {
     "resnet50": lambda classes, channels, _: WideResNet(50, 1, classes, channels),
     "mlp": lambda classes, channels, side: MLP(classes, channels * side[0] * side[1]),
 }
+
+
+def _digits_cnn(num_classes: int, in_channels: int, image_shape: tuple[int, int]) -> nn.Module:
+    if any(side // 4 != 7 for side in image_shape):
+        shown = " by ".join(map(str, image_shape))
+        raise ConfigError(
+            f"model 'mnist-cnn' takes images of 28 by 28 pixels, not {shown}: use model resnet9, "
+            "resnet9-narrow or mlp"
+        )
+    return MnistCNN(num_classes, in_channels)
 
 
 def refuse_running_statistics(module: nn.Module) -> None:

@@ -33,8 +33,8 @@ SETTINGS = [
     (["--model", "resnet"], "model is 'resnet'", "module:function"),
     (["--scheme", "node", "--model", "fixup-resnet8"], "add with something", "use --scheme random"),
     (["--scheme", "node", "--defaults", "init"], "defaults is 'init'", "use zero"),
-    (["--model", "no_such_module:f"], "no_such_module", "ModuleNotFoundError"),
-    (["--init", "missing.pt"], "init missing.pt cannot be read", "No such file"),
+    (["--model", "no_such_module:f"], "there is no module 'no_such_module' in", "PYTHONPATH"),
+    (["--init", "missing.pt"], "missing.pt cannot be read", "No such file"),
     (["--config", "missing.toml"], "missing.toml", "No such file"),
     (["--resume", "x"], "--resume", "leave --clients out"),
     (["--out", ""], "out is empty", "leave it out"),
@@ -47,6 +47,7 @@ SETTINGS = [
     (["--ray-address", "ray://head:10001"], "ray-address is 'ray://head:10001'", "host:port, or"),
     (["--ray-address", "head"], "ray-address is 'head'", "it must be host:port, or auto"),
     (["--backend", "ray", "--ray-address", "127.0.0.1:1"], "127.0.0.1:1", "nobody answers"),
+    (["--device", "gpu"], "device is 'gpu'", "one of cpu, cuda\n"),
     (["--backend", "rey"], "backend is 'rey'", "did you mean 'ray'?"),
     (["--gpus-per-client", "-1"], "gpus-per-client is '-1'", "at least 0"),
     (["--gpus-per-client", "1.5"], "gpus-per-client is 1.5", "above 1 it must be a whole number"),
@@ -398,7 +399,7 @@ def test_a_model_file_that_does_not_fit(sim, home, models):
     before = sorted(p.name for p in home.rglob("*"))
     code, _, err = sim(*TINY, "--init", "small/model.pt")
     assert code == 2
-    assert "init small/model.pt is of another model" in err
+    assert "small/model.pt is of another model" in err
     words = (*TINY, "--model", "bad_models:small", "--init", "small/model.pt")
     code, _, err = sim(*words, "--augmentation", "asymmetric")
     assert code == 2
@@ -406,6 +407,12 @@ def test_a_model_file_that_does_not_fit(sim, home, models):
     code, _, err = sim(*words[:-1], "small/curves.png")
     assert code == 2
     assert "is no model.pt" in err
+    content = bytearray((home / "small" / "model.pt").read_bytes())
+    content[content.index(b"data/0") + 500] ^= 1
+    (home / "small" / "model.pt").write_bytes(content)
+    code, _, err = sim(*words)
+    assert code == 2
+    assert "model.pt is damaged (at " in err
     assert sorted(p.name for p in home.rglob("*")) == before
 
 

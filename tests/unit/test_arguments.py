@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpart.arguments import parse_run, resumed_config
+from fedpart.arguments import parse_run, parse_split, resumed_config
 from fedpart.config import Config
 from fedpart.errors import ConfigError
 
@@ -37,3 +37,23 @@ def test_a_resume_may_not_change_what_it_computes_or_where(flag):
 def test_a_bad_value_is_refused_on_a_resume_too():
     with pytest.raises(ConfigError, match="workers is 'x'"):
         resumed("--workers", "x")
+
+
+def test_help_of_split_lists_what_it_heeds(capsys):
+    """And nothing of what a run would need besides."""
+    with pytest.raises(SystemExit) as ended:
+        parse_split(["--dataset", "mnist", "--help"])
+    said = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert said.startswith("usage: sim.py split ")
+    assert {"--alpha", "--data-dir", "--out", "--config"} <= set(said.split())
+    assert "--rounds" not in said
+
+
+def test_paths_are_absolute_from_the_start(tmp_path, monkeypatch):
+    """A run may be resumed, and a ServerApp works, in another folder."""
+    monkeypatch.chdir(tmp_path)
+    paths = ("--init", "a/model.pt", "--data-dir", "b", "--availability", "c.csv")
+    config = parse_run(paths).config()
+    there = [config.init, config.data_dir, config.availability]
+    assert there == [str(tmp_path / p) for p in paths[1::2]]

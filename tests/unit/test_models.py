@@ -147,8 +147,10 @@ def test_a_users_model_in_the_working_directory_is_found(tmp_path, monkeypatch):
     ("spec", "message"),
     [
         ("resnet", "model is 'resnet'; it must be one of mnist-cnn, .* did you mean 'resnet9'"),
-        ("no_such_module_here:net", "ModuleNotFoundError"),
-        ("tiny:no_such_function", "AttributeError"),
+        ("no_such_module_here:net", "there is no module 'no_such_module_here' in"),
+        ("os.path.deeper:net", "there is no module 'os.path.deeper'"),
+        ("tiny:no_such_function", "AttributeError: module 'tiny' has no attribute '[a-z_]+'$"),
+        ("tiny:exits", r"SystemExit: enough \(tiny.py, line \d+, in exits\)"),
         ("tiny:raises", "RuntimeError: no weights on this planet"),
         ("tiny:no_module", "returned str, not a torch.nn.Module"),
     ],
@@ -164,11 +166,12 @@ def test_a_users_model_that_cannot_be_built_is_an_error_of_one_sentence(spec, me
     ("model", "message"),
     [
         ("tiny:wrong_shape", r"gives \(2, 4\) for 2 inputs, not a tensor of shape \(2, 3\)"),
+        ("mnist-cnn", "takes images of 28 by 28 pixels, not 12 by 12: use model resnet9, "),
         ("tiny:fails_forward", r"fails on inputs of shape \(1, 12, 12\): RuntimeError"),
     ],
 )
 def test_a_users_model_that_does_not_fit_the_data_is_refused_before_the_run(model, message):
-    """It is tried out on two empty images."""
+    """It is tried out on two empty images; where the paper's is for others, that is said."""
     with pytest.raises(ConfigError, match=message):
         build_program(tiny.config(model=model), 3, 1, (12, 12))
 
