@@ -191,7 +191,8 @@ class Layout:
             raise ConfigError(f"{num_partitions} partitions: at most {MAX_PARTITIONS} are possible")
         entries, ids, start = [], [], 0
         for name, parameter in module.named_parameters():
-            if not parameter.requires_grad:
+            # functional_call leaves plain tensors in a layer that a module holds under two names.
+            if isinstance(parameter, nn.Parameter) and not parameter.requires_grad:
                 raise ConfigError(
                     f"parameter {name} is frozen (requires_grad is False), but every parameter has "
                     "a partition and is trained: make it a buffer, which stays as it is"

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from fedpart.config import Config, make_config
 from fedpart.errors import ConfigError
 from fedpart.layout import subnetwork
-from fedpart.models import MLP, MnistCNN, ResNet9, build_model, swap_dropout
+from fedpart.models import MLP, MnistCNN, ResNet9, build_model, swap_dropout, try_out
 from fedpart.nodes import read_nodes
 from fedpart.streams import numpy_rng
 
@@ -101,13 +101,17 @@ def test_added_channels_have_the_same_partition_and_norms_that_of_their_channel(
         assert torch.equal(ids[f"features.2.first.norm.{name}"][0], parts[inside])
 
 
-def test_layers_that_share_a_weight_share_their_units():
+@pytest.mark.parametrize("tried", [False, True])
+def test_layers_that_share_a_weight_share_their_units(tried):
     """A matrix used twice makes the same units both times."""
     twice = nn.Linear(6, 6)
     module = nn.Sequential(
         *(nn.Flatten(), nn.Linear(64, 6), nn.ReLU(), twice, nn.ReLU(), twice, nn.ReLU()),
         nn.Linear(6, 3),
     )
+    if tried:
+        # As before every run; torch puts nothing back into a layer that is held twice.
+        try_out(module, "twice", 3, _blank())
     ids = _ids(_layout(module, _blank()))
     assert torch.equal(ids["1.bias"], ids["3.bias"])
 
