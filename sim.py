@@ -311,7 +311,14 @@ def _dry_run(request: Request, config: Config, nodes: bool = False) -> None:
 def _deploy(argv: list[str]) -> None:
     from clients.deployment.rehearsal import deploy
 
-    deploy(argv, _progress, lambda config: _prepare(config, None)[0], partial(_dry_run, nodes=True))
+    def ready(config: Config) -> "FederatedData":
+        from fedpart.model_file import starting_state
+
+        data, program = _prepare(config, None)
+        starting_state(program)
+        return data
+
+    deploy(argv, _progress, ready, partial(_dry_run, nodes=True))
 
 
 def _leave(exit_code: int) -> NoReturn:

@@ -239,31 +239,42 @@ def build_augmentation(
         return Generators(start, transform)
     own: Any = call_own("augmentation", name, start=start)
     with users_code("augmentation", name):
-        raw, blank = own.initial(), torch.zeros(2, *shape)
-        changed = own.apply(blank, raw, torch.zeros(2, own.noise_size))
-        count, told = len(own.names), own.readable(raw)
+        raw, count = own.initial(), len(own.names)
+    if not isinstance(raw, Tensor):
+        raise ConfigError(f"augmentation {name!r}: initial returns no tensor")
+    if tuple(raw.shape) != (count,) or raw.dtype != torch.float32:
+        raise ConfigError(
+            f"augmentation {name!r} has {count} names and initial values of shape "
+            f"{tuple(raw.shape)} and type {raw.dtype}; there must be one float32 for each name"
+        )
+    if not torch.isfinite(raw).all():
+        raise ConfigError(f"augmentation {name!r}: initial gives values that are not finite")
+    leaf, blank = raw.detach().clone().requires_grad_(), torch.zeros(2, *shape)
+    with users_code("augmentation", name):
+        changed = own.apply(blank.clone(), leaf.clone(), torch.zeros(2, own.noise_size))
+        told = own.readable(raw)
     numbers = isinstance(told, dict) and all(isinstance(v, float | int) for v in told.values())
     if not numbers or not all(map(math.isfinite, told.values())):
         raise ConfigError(
             f"augmentation {name!r}: readable returns {told!r:.60}, not a dict of names and finite "
             "numbers"
         )
-    if not isinstance(raw, Tensor) or not isinstance(changed, Tensor):
-        odd = "initial" if not isinstance(raw, Tensor) else "apply"
-        raise ConfigError(f"augmentation {name!r}: {odd} returns no tensor")
-    if tuple(raw.shape) != (count,) or raw.dtype != torch.float32:
+    if not isinstance(changed, Tensor):
+        raise ConfigError(f"augmentation {name!r}: apply returns no tensor")
+    if changed.shape != blank.shape or changed.dtype != blank.dtype:
         raise ConfigError(
-            f"augmentation {name!r} has {count} names and initial values of shape "
-            f"{tuple(raw.shape)} and type {raw.dtype}; there must be one float32 for each name"
+            f"augmentation {name!r} makes images of shape {tuple(changed.shape)} and type "
+            f"{changed.dtype} out of {tuple(blank.shape)} and {blank.dtype}; both must stay"
         )
-    if changed.shape != blank.shape:
+    if not torch.isfinite(changed).all():
         raise ConfigError(
-            f"augmentation {name!r} makes images of shape {tuple(changed.shape)} out of "
-            f"{tuple(blank.shape)}; the shape must stay"
+            f"augmentation {name!r}: apply, on blank images, gives values that are not finite"
         )
-    for what, values in (("initial", raw), ("apply, on blank images,", changed)):
-        if not torch.isfinite(values).all():
-            raise ConfigError(f"augmentation {name!r}: {what} gives values that are not finite")
+    if count and not changed.requires_grad:
+        raise ConfigError(
+            f"augmentation {name!r}: apply gives images through which no gradient reaches its raw "
+            "values, which would never be learned: leave detach and no_grad out of it"
+        )
     found: Augmentation = own
     return found
 

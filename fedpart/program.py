@@ -229,7 +229,12 @@ def full_state(program: Partitioned, theta: Tensor, hyper: Tensor) -> dict[str, 
     """
     state = {name: b.clone() for name, b in program.network.state_dict().items()}
     held = {n: v.clone() for n, v in program.hyper.split(hyper)[1].items() if n in state}
-    return {"model": state | held | _parameters(program, theta), "hyper": hyper.clone()}
+    whole = state | held | _parameters(program, theta)
+    # Layers that share a parameter have it under each of their names.
+    first: dict[int, str] = {}
+    for name, parameter in program.network.named_parameters(remove_duplicate=False):
+        whole[name] = whole[first.setdefault(id(parameter), name)]
+    return {"model": whole, "hyper": hyper.clone()}
 
 
 def log_likelihood(

@@ -124,6 +124,46 @@ def own_noise(num_classes: int, in_channels: int) -> nn.Module:
     return nn.Sequential(_OwnNoise(), small_cnn(num_classes, in_channels))
 
 
+class Tied(nn.Module):
+    """Two layers that share a weight."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(SIDE * SIDE, 5), nn.Linear(SIDE * SIDE, 5)
+        self.second.weight = self.first.weight
+        self.out = nn.Linear(5, num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        return self.out(self.first(x.flatten(1)).relu() - self.second(x.flatten(1)).relu())
+
+
+class Remembers(nn.Linear):
+    """A layer that counts, in a buffer, how often it was called while training."""
+
+    def __init__(self, num_classes: int, in_channels: int, leave: bool = False) -> None:
+        super().__init__(SIDE * SIDE, num_classes)
+        self.leave = leave
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        if self.leave:
+            sys.exit("enough")
+        self.calls += self.training
+        return super().forward(x.flatten(1))
+
+
+def leaves(num_classes: int, in_channels: int) -> nn.Module:
+    """A network whose forward pass ends the process."""
+    return Remembers(num_classes, in_channels, leave=True)
+
+
+def double(num_classes: int, in_channels: int) -> nn.Module:
+    """Weights of another precision."""
+    return small_cnn(num_classes, in_channels).double()
+
+
 def exits(num_classes: int, in_channels: int) -> nn.Module:
     """A user's function from a script that ends its process."""
     sys.exit("enough")

@@ -138,7 +138,8 @@ def _rehearse(
     out = Path(config.out).resolve()
     if not resume:
         check_free(out)
-    data = prepare(config)
+    # A run that is taken up has its weights.
+    data = prepare(config.model_copy(update={"init": None}) if resume else config)
     # Now, and not in the server's process once all is started.
     behind = look_behind(out, config, data) if resume else None
     for text in behind.warnings if behind else ():

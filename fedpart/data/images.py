@@ -1,5 +1,6 @@
 """Images of any kind as they come: from image folders, or from a user's own function."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,6 +68,8 @@ def own_images(spec: str, data_dir: str | None) -> Images:
         raise DataError(
             f"dataset {spec!r} returned {type(found).__name__}, not a fedpart.data.Images"
         )
+    if not isinstance(found.source, str):
+        raise DataError(f"dataset {spec!r} has source {found.source!r}; it must be a sentence")
     _check(f"dataset {spec!r}", found.images, found.labels, found.num_classes)
     if (found.test_images is None) != (found.test_labels is None):
         raise DataError(f"dataset {spec!r} has test images or labels without the other; give both")
@@ -79,12 +82,16 @@ def own_images(spec: str, data_dir: str | None) -> Images:
     for name, values in (("mean", found.mean), ("std", found.std)):
         if values and len(values) != channels:
             raise DataError(f"dataset {spec!r} has {len(values)} {name} values, not {channels}")
-    if not all(value > 0 for value in found.std):
-        raise DataError(f"dataset {spec!r} has std {found.std}; each must be above 0")
+    if not all(map(math.isfinite, found.mean)):
+        raise DataError(f"dataset {spec!r} has mean {found.mean}; each must be finite")
+    if not all(0 < value < math.inf for value in found.std):
+        raise DataError(f"dataset {spec!r} has std {found.std}; each must be above 0 and finite")
     return found
 
 
 def _check(what: str, images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
+    if not isinstance(num_classes, int | np.integer):
+        raise DataError(f"{what} has num_classes {num_classes!r}; it must be a whole number")
     for name, array in (("images", images), ("labels", labels)):
         if not isinstance(array, np.ndarray):
             kind = type(array).__name__

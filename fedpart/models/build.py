@@ -1,7 +1,7 @@
 """Models by name, and the user's own."""
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +68,8 @@ def build_model(
         in_channels: channels of the images.
         image_shape: (height, width) in pixels.
     Raises:
-        ConfigError: no such model, it cannot be imported or built, or it keeps running statistics.
+        ConfigError: no such model, it cannot be imported or built, it keeps running statistics, or
+            its weights are no float32.
     """
     try:
         check_name(spec, list(MODELS), "function")
@@ -86,6 +87,12 @@ def build_model(
             f"parameter {lazy[0]} of model {spec!r} has no shape yet: call the model once on a "
             "blank image before returning it, or give the layer its sizes"
         )
+    for name, parameter in model.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise ConfigError(
+                f"parameter {name} of model {spec!r} is {parameter.dtype}; weights are kept in "
+                "float32: leave double, half and the like out (--precision bf16 computes in half)"
+            )
     return model
 
 
@@ -101,7 +108,7 @@ def try_out(network: nn.Module, model: str, num_classes: int | None, inputs: Ten
         number of outputs.
     Raises:
         ConfigError: it fails, or gives another shape, values that are not finite, or values through
-            which no gradient reaches its parameters.
+            which no gradient reaches its parameters; or it changes its own buffers.
     """
     try:
         with global_seed(0), noise(network, torch.Generator().manual_seed(0)):
@@ -113,6 +120,7 @@ def try_out(network: nn.Module, model: str, num_classes: int | None, inputs: Ten
                 given = {n: p.clone() for n, p in leaves.items()} | buffers
                 logits = functional_call(network.train(training), given, inputs)
                 found = _num_outputs(logits, model, num_classes, inputs)
+                _check_buffers(network, given, model)
             if not logits.requires_grad:
                 raise ConfigError(
                     f"model {model!r} gives values through which no gradient reaches its "
@@ -120,7 +128,8 @@ def try_out(network: nn.Module, model: str, num_classes: int | None, inputs: Ten
                 )
     except ConfigError:
         raise
-    except Exception as error:  # whatever the user's model raises is the user's to read
+    # Whatever the user's model raises is the user's to read; a script's exit ends no run.
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"model {model!r} fails on inputs of shape {tuple(inputs.shape[1:])}: "
             f"{cause(traceback.format_exc())}"
@@ -142,3 +151,14 @@ def _num_outputs(logits: object, model: str, num_classes: int | None, inputs: Te
             "mend its initial weights or its forward"
         )
     return shape[1]
+
+
+def _check_buffers(network: nn.Module, after: Mapping[str, Tensor], model: str) -> None:
+    """Refuse what a forward pass leaves behind: it is in no partition, and differs by back end."""
+    for name, before in network.named_buffers():
+        if not torch.equal(before, after[name]):
+            raise ConfigError(
+                f"model {model!r} changes its buffer {name} in a forward pass, which belongs to no "
+                "partition and would leak data between chunks: have it depend on nothing it has "
+                "seen before"
+            )

@@ -311,6 +311,7 @@ def test_settings_that_no_rehearsal_can_have_are_refused(sim, home):
         ): "use --local 3, or clients 5",
         ("deploy", "--local", "3", "--seeds", "2"): "a rehearsal has one",
         ("deploy", "--local", "3", "--clients-at-once", "3"): "each node is one client",
+        ("deploy", "--local", "3", "--train-size", "100", "--init", "missing.pt"): "No such file",
         ("deploy", "--resume", "run", "--dry-run"): "--resume and --dry-run do not go together",
         ("deploy", "--local", "3", "--round", "3"): "did you mean '--rounds'",
     }

@@ -167,6 +167,22 @@ class own:
             "    return Images(x, y, mean=0.5)\n",
             "'float' object is not iterable",
         ),
+        *(
+            (
+                "dataset",
+                "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
+                "    x, y = np.zeros((9, 1, 28, 28), np.uint8), np.zeros(9, int)\n"
+                f"    return Images(x, y, {given})\n",
+                sentence,
+            )
+            for given, sentence in (
+                ("num_classes='3'", "has num_classes '3'; it must be a whole number"),
+                ("source=None", "has source None; it must be a sentence"),
+                ("mean=(float('nan'),)", "has mean (nan,); each must be finite"),
+            )
+        ),
+        ("augmentation", AUGMENTATION.format("0", "1", "1"), "no gradient reaches its raw values"),
+        ("augmentation", AUGMENTATION.format("0", "raw.double()", "1"), "and type torch.float64"),
         ("dataset", "import no_such_module\n", "No module named 'no_such_module'"),
         ("dataset", "other = 3\n", "has no attribute 'own'"),
         ("augmentation", "class own:\n    def __init__(self, start):\n        pass\n", "initial"),

@@ -166,6 +166,9 @@ def test_a_users_model_that_cannot_be_built_is_an_error_of_one_sentence(spec, me
     ("model", "message"),
     [
         ("tiny:wrong_shape", r"gives \(2, 4\) for 2 inputs, not a tensor of shape \(2, 3\)"),
+        ("tiny:leaves", "fails on inputs .*: SystemExit: enough"),
+        ("tiny:Remembers", "changes its buffer calls in a forward pass"),
+        ("tiny:double", "parameter 0.weight of model 'tiny:double' is torch.float64"),
         ("mnist-cnn", "takes images of 28 by 28 pixels, not 12 by 12: use model resnet9, "),
         ("tiny:fails_forward", r"fails on inputs of shape \(1, 12, 12\): RuntimeError"),
     ],

@@ -23,6 +23,17 @@ def _batch(n=5):
     return to_float(x), torch.from_numpy(y)
 
 
+def test_layers_that_share_a_weight_have_it_under_both_names():
+    """What a user loads into a network of their own must not depend on which name comes last."""
+    program = tiny.program(model="tiny:Tied")
+    whole = full_state(program, program.initial + 1, program.hyper.initial())["model"]
+    own = tiny.Tied(tiny.CLASSES, 1)
+    own.load_state_dict(whole)
+    trained = program.layout.merge(program.layout.leaves(program.initial + 1))
+    assert torch.equal(own.first.weight, trained["first.weight"])
+    assert torch.equal(own.second.weight, trained["first.weight"])
+
+
 def test_a_program_follows_from_the_settings_alone():
     """Weights, partitions and defaults are equal wherever it is built; torch.rand is untouched."""
     torch.manual_seed(1)
