@@ -126,11 +126,13 @@ def parse_run(argv: Sequence[str]) -> Request:
     typed = {("json" if n == "json_summary" else kebab(n)): v for n, v in given.items()}
     values |= typed
     # A run that is resumed keeps its own data-dir, unless another is given.
-    named = values if resume is not None and "data-dir" not in values else with_data_dir(values)
+    named = (
+        values if resume is not None and "data-dir" not in values else with_absolute_paths(values)
+    )
     return Request(named, None if resume is None else Path(resume), dry_run, typed)
 
 
-def with_data_dir(values: dict[str, object]) -> dict[str, object]:
+def with_absolute_paths(values: dict[str, object]) -> dict[str, object]:
     """The settings, with absolute paths, so that the run can be resumed from another folder.
 
     They are those of ``data-dir``, or ``$FEDPART_DATA`` in its place, ``availability``, ``init``.

@@ -237,6 +237,11 @@ def build_augmentation(
         return Asymmetric(start)
     if name == "generators":
         return Generators(start, transform)
+    return _own_augmentation(name, start, shape)
+
+
+def _own_augmentation(name: str, start: float, shape: tuple[int, int, int]) -> Augmentation:
+    """The user's family, tried out on two blank images."""
     own: Any = call_own("augmentation", name, start=start)
     with users_code("augmentation", name):
         raw, count = own.initial(), len(own.names)

@@ -2,6 +2,7 @@
 
 import pickle
 import zipfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,6 @@ from fedpart.checkpoint import write_tensors
 from fedpart.errors import ConfigError
 from fedpart.program import Program, full_state
 from fedpart.server import ServerState, initial_state
-
-# By torch.load and zipfile on files that are something else.
-_RAISED = (RuntimeError, EOFError, ValueError, KeyError, NotImplementedError)
 
 
 def write_model(path: Path, program: Program, state: ServerState) -> None:
@@ -44,7 +42,11 @@ def starting_state(program: Program) -> ServerState:
         loaded = None if damaged else torch.load(path, weights_only=True, map_location="cpu")
     except OSError as error:
         raise ConfigError(f"init {path} cannot be read: {error.strerror or error}") from None
-    except (zipfile.BadZipFile, pickle.UnpicklingError, *_RAISED):
+    # What the two raise on files that are something else.
+    except (
+        *(zipfile.BadZipFile, zlib.error, pickle.UnpicklingError),
+        *(RuntimeError, EOFError, ValueError, KeyError),
+    ):
         raise ConfigError(f"init {path} is no model.pt of this program") from None
     if damaged:
         raise ConfigError(f"init {path} is damaged (at {damaged}): take a fresh copy")

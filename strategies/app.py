@@ -12,7 +12,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedpart.algorithm import Observer
-from fedpart.arguments import with_data_dir
+from fedpart.arguments import with_absolute_paths
 from fedpart.config import Config, make_config
 from fedpart.data import load_federated
 from fedpart.errors import ConfigError, FedpartError, OutputError
@@ -68,7 +68,7 @@ def settings(run_config: Mapping[str, object]) -> Config:
         ConfigError: see ``given_settings`` and ``make_config``; or more than one seed, or client
             at once.
     """
-    config = make_config(with_data_dir(given_settings(run_config)))
+    config = make_config(with_absolute_paths(given_settings(run_config)))
     if config.seeds > 1:
         raise ConfigError(
             f"seeds is {config.seeds}; under Flower a run has one: start a run for each seed"

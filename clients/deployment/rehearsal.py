@@ -22,12 +22,7 @@ from fedpart.interrupts import INTERRUPTS
 from fedpart.machine import COMMAND, COMMIT, commit
 from fedpart.progress import Progress
 from fedpart.records import Summary
-from fedpart.run_files import (
-    DEPLOYMENT,
-    check_free,
-    choose_folder,
-    read_config,
-)
+from fedpart.run_files import DEPLOYMENT, check_free, choose_folder, read_config
 from fedpart.stored import read_record
 
 if TYPE_CHECKING:

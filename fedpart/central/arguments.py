@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpart.arguments import Parser, add_settings, with_data_dir
+from fedpart.arguments import Parser, add_settings, with_absolute_paths
 from fedpart.central.config import (
     SEVERAL,
     TOYS,
@@ -93,7 +93,7 @@ def parse_central(argv: Sequence[str]) -> CentralRequest:
                 base.pop(plural, None)
         values = base | flags_given
         toy = values.get("experiment") in TOYS
-        return CentralRequest(values if toy else with_data_dir(values), None, flags_given)
+        return CentralRequest(values if toy else with_absolute_paths(values), None, flags_given)
     bound = [kebab(name) for name in given if name not in CHANGEABLE]
     if config is not None or bound:
         extra = "config" if config is not None else bound[0]

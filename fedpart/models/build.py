@@ -18,18 +18,6 @@ from fedpart.plugins import call_own
 from fedpart.spelling import check_name
 from fedpart.streams import global_seed
 
-# Called with the number of classes, the channels of the images, and (height, width).
-MODELS: dict[str, Callable[[int, int, tuple[int, int]], nn.Module]] = {
-    "mnist-cnn": lambda classes, channels, side: _digits_cnn(classes, channels, side),
-    "resnet9": lambda classes, channels, _: ResNet9(classes, channels),
-    "resnet9-narrow": lambda classes, channels, _: ResNet9Narrow(classes, channels),
-    "fixup-resnet8": lambda classes, channels, _: FixupResNet(8, classes, channels),
-    "fixup-resnet14": lambda classes, channels, _: FixupResNet(14, classes, channels),
-    "wide-resnet20": lambda classes, channels, _: WideResNet(20, 1, classes, channels),
-    "resnet50": lambda classes, channels, _: WideResNet(50, 1, classes, channels),
-    "mlp": lambda classes, channels, side: MLP(classes, channels * side[0] * side[1]),
-}
-
 
 def _digits_cnn(num_classes: int, in_channels: int, image_shape: tuple[int, int]) -> nn.Module:
     if any(side // 4 != 7 for side in image_shape):
@@ -39,6 +27,19 @@ def _digits_cnn(num_classes: int, in_channels: int, image_shape: tuple[int, int]
             "resnet9-narrow or mlp"
         )
     return MnistCNN(num_classes, in_channels)
+
+
+# Called with the number of classes, the channels of the images, and (height, width).
+MODELS: dict[str, Callable[[int, int, tuple[int, int]], nn.Module]] = {
+    "mnist-cnn": _digits_cnn,
+    "resnet9": lambda classes, channels, _: ResNet9(classes, channels),
+    "resnet9-narrow": lambda classes, channels, _: ResNet9Narrow(classes, channels),
+    "fixup-resnet8": lambda classes, channels, _: FixupResNet(8, classes, channels),
+    "fixup-resnet14": lambda classes, channels, _: FixupResNet(14, classes, channels),
+    "wide-resnet20": lambda classes, channels, _: WideResNet(20, 1, classes, channels),
+    "resnet50": lambda classes, channels, _: WideResNet(50, 1, classes, channels),
+    "mlp": lambda classes, channels, side: MLP(classes, channels * side[0] * side[1]),
+}
 
 
 def refuse_running_statistics(module: nn.Module) -> None:
@@ -114,18 +115,15 @@ def try_out(network: nn.Module, model: str, num_classes: int | None, inputs: Ten
         with global_seed(0), noise(network, torch.Generator().manual_seed(0)):
             for training in (True, False):
                 # Of their own, since some models write to their weights or buffers.
-                own = {n: p.detach().clone() for n, p in network.named_parameters()}
-                leaves = {n: p.requires_grad_() for n, p in own.items()}
-                buffers = {n: b.clone() for n, b in network.named_buffers()}
-                given = {n: p.clone() for n, p in leaves.items()} | buffers
-                logits = functional_call(network.train(training), given, inputs)
+                leaves = {
+                    name: parameter.detach().clone().requires_grad_()
+                    for name, parameter in network.named_parameters()
+                }
+                own = {name: leaf.clone() for name, leaf in leaves.items()}
+                own |= {name: buffer.clone() for name, buffer in network.named_buffers()}
+                logits = functional_call(network.train(training), own, inputs)
                 found = _num_outputs(logits, model, num_classes, inputs)
-                _check_buffers(network, given, model)
-            if not logits.requires_grad:
-                raise ConfigError(
-                    f"model {model!r} gives values through which no gradient reaches its "
-                    "parameters: leave detach and no_grad out of its forward"
-                )
+                _check_buffers(network, own, model)
     except ConfigError:
         raise
     # Whatever the user's model raises is the user's to read; a script's exit ends no run.
@@ -149,6 +147,11 @@ def _num_outputs(logits: object, model: str, num_classes: int | None, inputs: Te
         raise ConfigError(
             f"model {model!r} gives values that are not finite at its start: "
             "mend its initial weights or its forward"
+        )
+    if not logits.requires_grad:
+        raise ConfigError(
+            f"model {model!r} gives values through which no gradient reaches its parameters: "
+            "leave detach and no_grad out of its forward"
         )
     return shape[1]
 

@@ -285,38 +285,22 @@ def test_a_dry_run_foretells_what_a_simulation_of_it_would_do_and_starts_nothing
 
 def test_settings_that_no_rehearsal_can_have_are_refused(sim, home):
     cases = {
-        ("deploy",): "deploy needs --local N",
-        ("deploy", "--local", "0"): "--local is 0; it must be at least 1",
-        ("deploy", "--local", "3", "--clients", "5"): "use --local 5, or clients 3",
-        ("deploy", "--local", "3", "--clients", "2"): "use --local 2, or clients 3",
-        (
-            "deploy",
-            "--local",
-            "3",
-            "--clients",
-            "2",
-            "--min-replies",
-            "3",
-        ): "use --local 2, or clients 3",
-        ("deploy", "--local", "3", "--clients", "x"): "clients is 'x'",
-        ("deploy", "--local", "3", "--clients", "0"): "clients is '0'",
-        (
-            "deploy",
-            "--local",
-            "5",
-            "--clients",
-            "3",
-            "--clients-per-round",
-            "3",
-        ): "use --local 3, or clients 5",
-        ("deploy", "--local", "3", "--seeds", "2"): "a rehearsal has one",
-        ("deploy", "--local", "3", "--clients-at-once", "3"): "each node is one client",
-        ("deploy", "--local", "3", "--train-size", "100", "--init", "missing.pt"): "No such file",
-        ("deploy", "--resume", "run", "--dry-run"): "--resume and --dry-run do not go together",
-        ("deploy", "--local", "3", "--round", "3"): "did you mean '--rounds'",
+        "": "deploy needs --local N",
+        "--local 0": "--local is 0; it must be at least 1",
+        "--local 3 --clients 5": "use --local 5, or clients 3",
+        "--local 3 --clients 2": "use --local 2, or clients 3",
+        "--local 3 --clients 2 --min-replies 3": "use --local 2, or clients 3",
+        "--local 3 --clients x": "clients is 'x'",
+        "--local 3 --clients 0": "clients is '0'",
+        "--local 5 --clients 3 --clients-per-round 3": "use --local 3, or clients 5",
+        "--local 3 --seeds 2": "a rehearsal has one",
+        "--local 3 --clients-at-once 3": "each node is one client",
+        "--local 3 --train-size 100 --init missing.pt": "No such file",
+        "--resume run --dry-run": "--resume and --dry-run do not go together",
+        "--local 3 --round 3": "did you mean '--rounds'",
     }
     for words, sentence in cases.items():
-        code, _, errors = sim(*words)
+        code, _, errors = sim("deploy", *words.split())
         assert (code, errors.count("\n")) == (2, 1), errors
         assert sentence in errors
     assert list(Path(home).iterdir()) == []
