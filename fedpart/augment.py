@@ -258,8 +258,11 @@ def _own_augmentation(name: str, start: float, shape: tuple[int, int, int]) -> A
     with users_code("augmentation", name):
         changed = own.apply(blank.clone(), leaf.clone(), torch.zeros(2, own.noise_size))
         told = own.readable(raw)
-    numbers = isinstance(told, dict) and all(isinstance(v, float | int) for v in told.values())
-    if not numbers or not all(map(math.isfinite, told.values())):
+    numbers = isinstance(told, dict) and all(
+        isinstance(key, str) and isinstance(value, float | int) and math.isfinite(value)
+        for key, value in told.items()
+    )
+    if not numbers:
         raise ConfigError(
             f"augmentation {name!r}: readable returns {told!r:.60}, not a dict of names and finite "
             "numbers"

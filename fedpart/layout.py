@@ -185,18 +185,12 @@ class Layout:
             roles: how the copies of affine parameters are merged, see ``affine_roles``.
             labels_of: name and parameter -> partition of its scalars, [n]; of the others, in order.
         Raises:
-            ConfigError: more than 255 partitions, or an empty one; no parameter, or a frozen one.
+            ConfigError: more than 255 partitions, or an empty one; no parameter.
         """
         if num_partitions > MAX_PARTITIONS:
             raise ConfigError(f"{num_partitions} partitions: at most {MAX_PARTITIONS} are possible")
         entries, ids, start = [], [], 0
         for name, parameter in module.named_parameters():
-            # functional_call leaves plain tensors in a layer that a module holds under two names.
-            if isinstance(parameter, nn.Parameter) and not parameter.requires_grad:
-                raise ConfigError(
-                    f"parameter {name} is frozen (requires_grad is False), but every parameter has "
-                    "a partition and is trained: make it a buffer, which stays as it is"
-                )
             merge = roles.get(name, "plain")
             if merge == "plain":
                 labels = labels_of(name, parameter)

@@ -3,10 +3,13 @@
 import pickle
 import zipfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeGuard
 
 import torch
+from torch import Tensor
 
 from fedpart.checkpoint import write_tensors
 from fedpart.errors import ConfigError
@@ -50,7 +53,7 @@ def starting_state(program: Program) -> ServerState:
         raise ConfigError(f"init {path} is no model.pt of this program") from None
     if damaged:
         raise ConfigError(f"init {path} is damaged (at {damaged}): take a fresh copy")
-    if not isinstance(loaded, dict) or not {"model", "hyper"} <= set(loaded):
+    if not _is_model_file(loaded):
         raise ConfigError(f"init {path} is no model.pt of this program: it lacks model or hyper")
     try:
         theta = program.layout.spread(loaded["model"])
@@ -68,3 +71,10 @@ def starting_state(program: Program) -> ServerState:
             f"{program.hyper.size}: use the same augmentation and model"
         )
     return replace(state, hyper=hyper)
+
+
+def _is_model_file(loaded: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether it holds what ``write_model`` writes: tensors by name, and psi."""
+    if not isinstance(loaded, dict) or not isinstance(loaded.get("model"), dict):
+        return False
+    return all(isinstance(v, Tensor) for v in (loaded.get("hyper"), *loaded["model"].values()))

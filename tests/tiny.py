@@ -131,6 +131,8 @@ class Tied(nn.Module):
         super().__init__()
         self.first, self.second = nn.Linear(SIDE * SIDE, 5), nn.Linear(SIDE * SIDE, 5)
         self.second.weight = self.first.weight
+        # Stays as it is, though it differs from itself.
+        self.register_buffer("missing", torch.tensor(float("nan")), persistent=False)
         self.out = nn.Linear(5, num_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -157,6 +159,14 @@ class Remembers(nn.Linear):
 def leaves(num_classes: int, in_channels: int) -> nn.Module:
     """A network whose forward pass ends the process."""
     return Remembers(num_classes, in_channels, leave=True)
+
+
+def frozen_twice(num_classes: int, in_channels: int) -> nn.Module:
+    """A layer under two names whose weight is not trained."""
+    inner = nn.Linear(5, 5)
+    inner.weight.requires_grad_(False)
+    first, last = nn.Linear(SIDE * SIDE, 5), nn.Linear(5, num_classes)
+    return nn.Sequential(nn.Flatten(), first, inner, nn.ReLU(), inner, last)
 
 
 def double(num_classes: int, in_channels: int) -> nn.Module:

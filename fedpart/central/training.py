@@ -29,7 +29,7 @@ from fedpart.checkpoint import read_checkpoint, write_checkpoint
 from fedpart.client import psi_gradient, reward_gradient, weight_gradient
 from fedpart.errors import ConfigError, OutputError
 from fedpart.layout import Layout, insert, subnetwork
-from fedpart.models import refuse_running_statistics, swap_dropout, try_out
+from fedpart.models import check_module, swap_dropout, try_out
 from fedpart.program import Partitioned, full_state
 from fedpart.runtime import check_device
 from fedpart.streams import numpy_rng, torch_rng, torch_seed
@@ -76,7 +76,7 @@ class Training:
         """
         self.settings = settings = Settings() if settings is None else settings
         network = copy.deepcopy(model)
-        refuse_running_statistics(network)
+        check_module(network)
         swap_dropout(network, None)
         if settings.method == "networks":
             layout, initial = separate(network, settings.num_partitions)

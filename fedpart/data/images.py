@@ -70,6 +70,11 @@ def own_images(spec: str, data_dir: str | None) -> Images:
         )
     if not isinstance(found.source, str):
         raise DataError(f"dataset {spec!r} has source {found.source!r}; it must be a sentence")
+    if not isinstance(found.validation, int) or found.validation < 1:
+        raise DataError(
+            f"dataset {spec!r} has validation {found.validation!r}; it must be a number of images, "
+            "at least 1"
+        )
     _check(f"dataset {spec!r}", found.images, found.labels, found.num_classes)
     if (found.test_images is None) != (found.test_labels is None):
         raise DataError(f"dataset {spec!r} has test images or labels without the other; give both")
@@ -90,8 +95,10 @@ def own_images(spec: str, data_dir: str | None) -> Images:
 
 
 def _check(what: str, images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
-    if not isinstance(num_classes, int | np.integer):
-        raise DataError(f"{what} has num_classes {num_classes!r}; it must be a whole number")
+    if not isinstance(num_classes, int | np.integer) or num_classes < 1:
+        raise DataError(
+            f"{what} has num_classes {num_classes!r}; it must be a whole number of at least 1"
+        )
     for name, array in (("images", images), ("labels", labels)):
         if not isinstance(array, np.ndarray):
             kind = type(array).__name__

@@ -1,6 +1,6 @@
 """Networks: the paper's, concrete dropout, and the user's own modules."""
 
-from fedpart.models.build import MODELS, build_model, refuse_running_statistics, try_out
+from fedpart.models.build import MODELS, build_model, check_module, try_out
 from fedpart.models.digits import MnistCNN
 from fedpart.models.draw import Source, Streams, uniform
 from fedpart.models.dropout import CONCRETE_TEMPERATURE, ConcreteDropout, swap_dropout
@@ -26,9 +26,9 @@ __all__ = [
     "Streams",
     "WideResNet",
     "build_model",
+    "check_module",
     "noise",
     "own_hyperparameters",
-    "refuse_running_statistics",
     "swap_dropout",
     "try_out",
     "uniform",

@@ -42,11 +42,12 @@ MODELS: dict[str, Callable[[int, int, tuple[int, int]], nn.Module]] = {
 }
 
 
-def refuse_running_statistics(module: nn.Module) -> None:
-    """Refuse layers whose running statistics no partition could own.
+def check_module(module: nn.Module) -> None:
+    """Refuse layers and parameters that no partition could own.
 
     Raises:
-        ConfigError: names the first such layer.
+        ConfigError: names the first layer with running statistics, or the first parameter that has
+            no shape yet, is frozen, or is not float32.
     Source: Appendix "Partitioned affine transformations"; statistics would leak data across chunks.
     """
     for name, part in module.named_modules():
@@ -54,6 +55,22 @@ def refuse_running_statistics(module: nn.Module) -> None:
             raise ConfigError(
                 f"layer {name} ({type(part).__name__}) keeps running statistics, which belong to "
                 "no partition and would leak data between chunks: use GroupNorm or LayerNorm"
+            )
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise ConfigError(
+                f"parameter {name} has no shape yet: call the model once on a blank image before "
+                "returning it, or give the layer its sizes"
+            )
+        if parameter.dtype != torch.float32:
+            raise ConfigError(
+                f"parameter {name} is {parameter.dtype}; weights are kept in float32: leave "
+                "double, half and the like out (--precision bf16 computes in half)"
+            )
+        if not parameter.requires_grad:
+            raise ConfigError(
+                f"parameter {name} is frozen (requires_grad is False), but every parameter has a "
+                "partition and is trained: make it a buffer, which stays as it is"
             )
 
 
@@ -69,8 +86,8 @@ def build_model(
         in_channels: channels of the images.
         image_shape: (height, width) in pixels.
     Raises:
-        ConfigError: no such model, it cannot be imported or built, it keeps running statistics, or
-            its weights are no float32.
+        ConfigError: no such model, it cannot be imported or built, or
+            ``check_module`` refuses it.
     """
     try:
         check_name(spec, list(MODELS), "function")
@@ -81,19 +98,7 @@ def build_model(
     model = call_own("model", spec, num_classes=num_classes, in_channels=in_channels)
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model {spec!r} returned {type(model).__name__}, not a torch.nn.Module")
-    refuse_running_statistics(model)
-    lazy = [n for n, p in model.named_parameters() if isinstance(p, nn.UninitializedParameter)]
-    if lazy:
-        raise ConfigError(
-            f"parameter {lazy[0]} of model {spec!r} has no shape yet: call the model once on a "
-            "blank image before returning it, or give the layer its sizes"
-        )
-    for name, parameter in model.named_parameters():
-        if parameter.dtype != torch.float32:
-            raise ConfigError(
-                f"parameter {name} of model {spec!r} is {parameter.dtype}; weights are kept in "
-                "float32: leave double, half and the like out (--precision bf16 computes in half)"
-            )
+    check_module(model)
     return model
 
 
@@ -159,7 +164,8 @@ def _num_outputs(logits: object, model: str, num_classes: int | None, inputs: Te
 def _check_buffers(network: nn.Module, after: Mapping[str, Tensor], model: str) -> None:
     """Refuse what a forward pass leaves behind: it is in no partition, and differs by back end."""
     for name, before in network.named_buffers():
-        if not torch.equal(before, after[name]):
+        changed = (before != after[name]) & ~(before.isnan() & after[name].isnan())
+        if changed.any():
             raise ConfigError(
                 f"model {model!r} changes its buffer {name} in a forward pass, which belongs to no "
                 "partition and would leak data between chunks: have it depend on nothing it has "

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from command_line import SIM, TINY
 
 from fedpart.arguments import _run_parser
@@ -407,6 +408,11 @@ def test_a_model_file_that_does_not_fit(sim, home, models):
     code, _, err = sim(*words[:-1], "small/curves.png")
     assert code == 2
     assert "is no model.pt" in err
+    for odd in ({"model": {"a": "b"}, "hyper": torch.zeros(6)}, {"model": {}, "hyper": [1.0]}):
+        torch.save(odd, home / "small" / "curves.png")
+        code, _, err = sim(*words[:-1], "small/curves.png")
+        assert code == 2
+        assert "it lacks model or hyper" in err
     content = bytearray((home / "small" / "model.pt").read_bytes())
     content[content.index(b"data/0") + 500] ^= 1
     (home / "small" / "model.pt").write_bytes(content)

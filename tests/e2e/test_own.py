@@ -177,9 +177,15 @@ class own:
             )
             for given, sentence in (
                 ("num_classes='3'", "has num_classes '3'; it must be a whole number"),
+                ("validation=-5", "has validation -5; it must be a number of images"),
                 ("source=None", "has source None; it must be a sentence"),
                 ("mean=(float('nan'),)", "has mean (nan,); each must be finite"),
             )
+        ),
+        (
+            "augmentation",
+            AUGMENTATION.format("0", "(1 + raw)", "1").replace('{"a"', "{3"),
+            "not a dict of names and finite",
         ),
         ("augmentation", AUGMENTATION.format("0", "1", "1"), "no gradient reaches its raw values"),
         ("augmentation", AUGMENTATION.format("0", "raw.double()", "1"), "and type torch.float64"),

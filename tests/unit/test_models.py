@@ -15,8 +15,8 @@ from fedpart.models import (
     ConcreteDropout,
     MnistCNN,
     build_model,
+    check_module,
     noise,
-    refuse_running_statistics,
     swap_dropout,
 )
 from fedpart.program import build_program
@@ -124,8 +124,8 @@ def test_running_statistics_are_refused():
     with pytest.raises(ConfigError, match=r"layer 1 \(BatchNorm2d\) keeps running statistics"):
         build_model("tiny:batch_norm", 3, 1)
     with pytest.raises(ConfigError, match="use GroupNorm or LayerNorm"):
-        refuse_running_statistics(nn.InstanceNorm2d(3, track_running_stats=True))
-    refuse_running_statistics(nn.Sequential(nn.InstanceNorm2d(3), nn.GroupNorm(1, 3)))
+        check_module(nn.InstanceNorm2d(3, track_running_stats=True))
+    check_module(nn.Sequential(nn.InstanceNorm2d(3), nn.GroupNorm(1, 3)))
 
 
 def test_a_users_model_is_found():
@@ -168,7 +168,8 @@ def test_a_users_model_that_cannot_be_built_is_an_error_of_one_sentence(spec, me
         ("tiny:wrong_shape", r"gives \(2, 4\) for 2 inputs, not a tensor of shape \(2, 3\)"),
         ("tiny:leaves", "fails on inputs .*: SystemExit: enough"),
         ("tiny:Remembers", "changes its buffer calls in a forward pass"),
-        ("tiny:double", "parameter 0.weight of model 'tiny:double' is torch.float64"),
+        ("tiny:double", "parameter 0.weight is torch.float64; weights are kept in float32"),
+        ("tiny:frozen_twice", "parameter 2.weight is frozen"),
         ("mnist-cnn", "takes images of 28 by 28 pixels, not 12 by 12: use model resnet9, "),
         ("tiny:fails_forward", r"fails on inputs of shape \(1, 12, 12\): RuntimeError"),
     ],
