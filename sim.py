@@ -28,6 +28,7 @@ from fedpart.commands import COMMANDS
 from fedpart.config import Config
 from fedpart.errors import FedpartError, OutputError
 from fedpart.idle import idle_settings
+from fedpart.machine import slow_precision
 from fedpart.progress import Progress, make_progress
 from fedpart.records import EvaluationRecord, RoundRecord, Summary
 from fedpart.run_files import check_free, check_packages, choose_folder, read_config
@@ -199,8 +200,8 @@ def _one_run(
 def _progress(config: Config, idle: str) -> Iterator[Progress]:
     with contextlib.closing(make_progress(config.json_summary)) as progress:
         INTERRUPTS.before_quit = progress.close
-        if idle:
-            progress.warn(idle)
+        for text in filter(None, (idle, slow_precision(config.precision, config.device))):
+            progress.warn(text)
         yield progress
 
 
@@ -302,8 +303,9 @@ def _dry_run(request: Request, config: Config, nodes: bool = False) -> None:
         data, program = _prepare(config, None)
         starting_state(program)
     plan = make_plan(config, program, data)
-    if idle := idle_settings(config, request.typed, nodes):
-        sys.stderr.write(f"warning: {idle}\n")
+    slow = slow_precision(config.precision, config.device)
+    for text in filter(None, (idle_settings(config, request.typed, nodes), slow)):
+        sys.stderr.write(f"warning: {text}\n")
     text = json.dumps(plan.as_dict()) if config.json_summary else table(plan.rows())
     sys.stdout.write(text + "\n")
 

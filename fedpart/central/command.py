@@ -15,6 +15,7 @@ from fedpart.central.idle import idle_in_central
 from fedpart.central.records import CentralEvaluation, CentralSummary
 from fedpart.errors import BusyError, DamagedError, DivergedError, FedpartError, OutputError
 from fedpart.interrupts import INTERRUPTS
+from fedpart.machine import slow_precision
 from fedpart.run_files import check_free, check_packages, choose_folder, ended_well
 from fedpart.wording import duration, table
 
@@ -44,6 +45,8 @@ def central(argv: Sequence[str]) -> None:
         values = read_central_config(out).model_dump(by_alias=True) | request.values
         config = make_central_config(values)
         check_packages(config.logger)
+    if slow := slow_precision(config.precision, config.device):
+        sys.stderr.write(f"warning: {slow}\n")
     config = config.model_copy(update={"out": str(out)})
     command = ["sim.py", "central", *argv]
     # After all that a user may have mistyped: these take seconds.

@@ -85,6 +85,22 @@ def test_settings_of_no_use_are_a_warning_in_every_command(sim, home):
     assert (code, "of no use: backend inline" in out) == (3, True)
 
 
+def test_a_precision_that_the_processor_only_imitates_is_a_warning(sim, home, monkeypatch):
+    """In every command that would compute in it."""
+    (home / "cpuinfo").write_text("flags : fpu avx2\n")
+    monkeypatch.setattr("fedpart.machine.CPUINFO", home / "cpuinfo")
+    bf16 = ("--precision", "bf16")
+    toy = ("central", "--experiment", "mask-learning", "--train-size", "100", "--iterations", "1")
+    for i, words in enumerate(((*TINY, "--dry-run"), TINY, toy)):
+        code, _, err = sim(*words, "--json", "--out", f"long-{i}")
+        assert (code, err) == (0, "")
+        code, _, err = sim(*words, "--json", "--out", f"short-{i}", *bf16)
+        assert code == 0
+        assert err.startswith("warning: this processor has no instructions for bfloat16")
+        assert err.endswith("give --precision fp32\n")
+        assert err.count("\n") == 1
+
+
 def test_an_unknown_key_in_a_settings_file(sim, home):
     (home / "x.toml").write_text("cleints = 10\n")
     code, _, err = sim("--config", "x.toml")

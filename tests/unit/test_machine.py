@@ -4,7 +4,16 @@ import sys
 
 import pytest
 
-from fedpart.machine import _quota, available_cores, peak_rss, process_tree
+from fedpart import machine
+from fedpart.machine import (
+    _quota,
+    available_cores,
+    computes_bfloat16,
+    hardware,
+    peak_rss,
+    process_tree,
+    slow_precision,
+)
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc and control groups")
 
@@ -57,3 +66,27 @@ def test_the_peak_counts_what_a_child_holds_and_what_it_gave_back():
         more = peak_rss() - before
     # The child's libraries, less than 20 MB, are in part this process's too.
     assert 140 * megabyte < more < 180 * megabyte
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("model name\t: A\nflags\t\t: fpu avx512_bf16 avx2\n", True),
+        ("flags\t\t: amx_bf16\n", True),
+        ("Features\t: fp asimd bf16\n", True),
+        ("flags\t\t: fpu avx2 avx512f\nmodel name\t: A\n", False),
+        ("Features\t: fp asimd i8mm\n", False),
+        ("model name\t: A\n", None),
+    ],
+)
+def test_bfloat16_is_looked_up_in_what_linux_says_of_the_processor(
+    text, found, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    assert computes_bfloat16() is None
+    (tmp_path / "cpuinfo").write_text(text)
+    assert computes_bfloat16() is found
+    assert hardware()["bfloat16"] == {True: "yes", False: "no", None: "unknown"}[found]
+    assert bool(slow_precision("bf16", "cpu")) == (found is False)
+    assert not slow_precision("fp32", "cpu")
+    assert not slow_precision("bf16", "cuda")
