@@ -56,6 +56,8 @@ def commands(readme: str | Path, scratch: str) -> list[str]:
                 command += f" --data-dir {scratch}/noise"
             if re.search("validation|sensitivity", command):
                 command += " --splits 1:1"
+            if "validation" in command:
+                command += " --finetune 2"
         elif "sim.py central --experiment" in command:
             command += " --iterations 30 --eval-every 10 --seeds 1 --train-size 200"
             command += " --inputs 2,15" if "input-selection" in command else ""
