@@ -200,9 +200,14 @@ def _one_run(
 def _progress(config: Config, idle: str) -> Iterator[Progress]:
     with contextlib.closing(make_progress(config.json_summary)) as progress:
         INTERRUPTS.before_quit = progress.close
-        for text in filter(None, (idle, slow_precision(config.precision, config.device))):
+        for text in _warnings(config, idle):
             progress.warn(text)
         yield progress
+
+
+def _warnings(config: Config, idle: str) -> list[str]:
+    """What is wrong with settings that can be used, one sentence each."""
+    return [text for text in (idle, slow_precision(config.precision, config.device)) if text]
 
 
 def _import(backend: "Backend") -> None:
@@ -303,8 +308,7 @@ def _dry_run(request: Request, config: Config, nodes: bool = False) -> None:
         data, program = _prepare(config, None)
         starting_state(program)
     plan = make_plan(config, program, data)
-    slow = slow_precision(config.precision, config.device)
-    for text in filter(None, (idle_settings(config, request.typed, nodes), slow)):
+    for text in _warnings(config, idle_settings(config, request.typed, nodes)):
         sys.stderr.write(f"warning: {text}\n")
     text = json.dumps(plan.as_dict()) if config.json_summary else table(plan.rows())
     sys.stdout.write(text + "\n")

@@ -97,7 +97,7 @@ def test_a_precision_that_the_processor_only_imitates_is_a_warning(sim, home, mo
         code, _, err = sim(*words, "--json", "--out", f"short-{i}", *bf16)
         assert code == 0
         assert err.startswith("warning: this processor has no instructions for bfloat16")
-        assert err.endswith("give --precision fp32\n")
+        assert err.endswith("a new run with --precision fp32 is faster\n")
         assert err.count("\n") == 1
 
 
