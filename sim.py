@@ -27,8 +27,7 @@ from fedpart.arguments import (
 from fedpart.commands import COMMANDS
 from fedpart.config import Config
 from fedpart.errors import FedpartError, OutputError
-from fedpart.idle import idle_settings
-from fedpart.machine import slow_precision
+from fedpart.idle import first_warnings
 from fedpart.progress import Progress, make_progress
 from fedpart.records import EvaluationRecord, RoundRecord, Summary
 from fedpart.run_files import check_free, check_packages, choose_folder, read_config
@@ -101,7 +100,7 @@ def _run(argv: list[str]) -> None:
     if request.resume is not None:
         config = resumed_config(request, read_config(request.resume))
         INTERRUPTS.advice = f"; {_again(request.resume)}"
-        with _progress(config, idle_settings(config, request.typed)) as progress:
+        with _progress(config, first_warnings(config, request.typed)) as progress:
             if config.seeds > 1:
                 _several_seeds(config, argv, progress, resume=True)
             else:
@@ -112,7 +111,7 @@ def _run(argv: list[str]) -> None:
         _dry_run(request, config)
         return
     config = config.model_copy(update={"out": str(choose_folder(config))})
-    with _progress(config, idle_settings(config, request.typed)) as progress:
+    with _progress(config, first_warnings(config, request.typed)) as progress:
         if config.seeds > 1:
             _several_seeds(config, argv, progress)
         else:
@@ -197,17 +196,12 @@ def _one_run(
 
 
 @contextlib.contextmanager
-def _progress(config: Config, idle: str) -> Iterator[Progress]:
+def _progress(config: Config, warnings: Sequence[str]) -> Iterator[Progress]:
     with contextlib.closing(make_progress(config.json_summary)) as progress:
         INTERRUPTS.before_quit = progress.close
-        for text in _warnings(config, idle):
+        for text in warnings:
             progress.warn(text)
         yield progress
-
-
-def _warnings(config: Config, idle: str) -> list[str]:
-    """What is wrong with settings that can be used, one sentence each."""
-    return [text for text in (idle, slow_precision(config.precision, config.device)) if text]
 
 
 def _import(backend: "Backend") -> None:
@@ -308,7 +302,7 @@ def _dry_run(request: Request, config: Config, nodes: bool = False) -> None:
         data, program = _prepare(config, None)
         starting_state(program)
     plan = make_plan(config, program, data)
-    for text in _warnings(config, idle_settings(config, request.typed, nodes)):
+    for text in first_warnings(config, request.typed, nodes):
         sys.stderr.write(f"warning: {text}\n")
     text = json.dumps(plan.as_dict()) if config.json_summary else table(plan.rows())
     sys.stdout.write(text + "\n")

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from fedpart.config import Config
+from fedpart.machine import slow_precision
 from fedpart.spelling import kebab
 from fedpart.values import Resolved
 
@@ -18,6 +19,18 @@ _PARTITIONS = ("scheme", "defaults")
 _HYPER = ("hyper_lr", "hyper_batch_size")
 # What ``method`` sets, whatever is given.
 _OVERRULED = ("chunks", "augmentation", "samples")
+
+
+def first_warnings(config: Config, typed: Mapping[str, object], nodes: bool = False) -> list[str]:
+    """What a user should know before a run that settings allow, one sentence each.
+
+    Args:
+        config: the settings, checked and resolved.
+        typed: TOML keys and values as they were typed.
+        nodes: whether clients are Flower's nodes, and no back end runs them.
+    """
+    idle = idle_settings(config, typed, nodes)
+    return [text for text in (idle, slow_precision(config.precision, config.device)) if text]
 
 
 def idle_settings(config: Config, typed: Mapping[str, object], nodes: bool = False) -> str:

@@ -173,7 +173,7 @@ def slow_precision(precision: str, device: str) -> str:
         return ""
     return (
         "this processor has no instructions for bfloat16, and imitates them: precision bf16 took "
-        "7.5 times as long as fp32 on one of its kind; a new run with --precision fp32 is faster"
+        "7.5 times as long as fp32 on one with AVX2; a new run with --precision fp32 is faster"
     )
 
 

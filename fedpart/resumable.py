@@ -14,7 +14,7 @@ from fedpart.errors import OutputError
 from fedpart.evaluator import Pending, evaluated_rounds
 from fedpart.origin import Origin, origin_of
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo, Summary
-from fedpart.run_files import ended_well, lock_run
+from fedpart.run_files import ended_well, lock_run, never_saved
 from fedpart.server import ServerState
 from fedpart.stored import read_record, read_records
 
@@ -40,14 +40,6 @@ class Behind:
     rounds: list[RoundBrief]
     evaluations: list[EvaluationRecord]
     warnings: list[str]
-
-
-def never_saved(path: Path) -> bool:
-    """Whether a run was killed before its first checkpoint, and starts from its beginning."""
-    # Results that were copied without their checkpoint are not a run that has yet to begin.
-    names = ("checkpoint.pt", "rounds.jsonl", "evaluations.jsonl", "summary.json")
-    files = [path / name for name in names]
-    return not any(file.exists() and file.stat().st_size > 0 for file in files)
 
 
 def read_behind(path: Path, config: Config, now: Origin) -> Behind:

@@ -160,6 +160,14 @@ def ended_well(path: Path) -> bool:
         return False
 
 
+def never_saved(path: Path) -> bool:
+    """Whether a run was killed before its first checkpoint, and starts from its beginning."""
+    # Results that were copied without their checkpoint are not a run that has yet to begin.
+    names = ("checkpoint.pt", "rounds.jsonl", "evaluations.jsonl", "summary.json")
+    files = [path / name for name in names]
+    return not any(file.exists() and file.stat().st_size > 0 for file in files)
+
+
 def find_runs(folder: Path) -> list[Path]:
     """Run folders at or below ``folder``: itself, or else all beneath, seed 10 after seed 9.
 

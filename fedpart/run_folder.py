@@ -30,8 +30,8 @@ from fedpart.model_file import starting_state, write_model
 from fedpart.origin import Origin, origin_of
 from fedpart.program import Program
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo, Summary
-from fedpart.resumable import never_saved, read_behind, totals
-from fedpart.run_files import check_free, lock_run, new_folder, now
+from fedpart.resumable import read_behind, totals
+from fedpart.run_files import check_free, lock_run, never_saved, new_folder, now
 from fedpart.server import ServerState
 
 # A round that has ended, and the evaluations that have come in: of this round or before it.

@@ -16,7 +16,7 @@ from fedpart.arguments import with_absolute_paths
 from fedpart.config import Config, make_config
 from fedpart.data import load_federated
 from fedpart.errors import ConfigError, FedpartError, OutputError
-from fedpart.idle import idle_settings
+from fedpart.idle import first_warnings
 from fedpart.machine import COMMAND
 from fedpart.model_file import starting_state
 from fedpart.plan import check_chunks
@@ -101,8 +101,8 @@ def main(grid: Grid, context: Context) -> None:
     folder = RunFolder(choose_folder(config), program, data, report, evaluate_beside=True)
     if not resume:
         check_free(folder.path)
-    if idle := idle_settings(config, typed_settings(context.run_config), nodes=True):
-        logger.warning(idle)
+    for text in first_warnings(config, typed_settings(context.run_config), nodes=True):
+        logger.warning(text)
     logger.info("data: %s", data.source)
     strategy = PartitionedStrategy(program, state, folder, _JOIN_SECONDS)
     # Before any file is written: too few nodes is the mistake that is easiest to make.

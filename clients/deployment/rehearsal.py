@@ -17,7 +17,7 @@ from clients.deployment.watch import Watch, records_behind
 from fedpart.arguments import Request, parse_deploy, resumed_config
 from fedpart.config import Config, make_config
 from fedpart.errors import ClientFailure, ConfigError, FedpartError, OutputError
-from fedpart.idle import idle_settings
+from fedpart.idle import first_warnings
 from fedpart.interrupts import INTERRUPTS
 from fedpart.machine import COMMAND, COMMIT, commit
 from fedpart.progress import Progress
@@ -39,7 +39,7 @@ Prepare = Callable[[Config], "FederatedData"]
 
 def deploy(
     argv: list[str],
-    progress_of: Callable[[Config, str], AbstractContextManager[Progress]],
+    progress_of: Callable[[Config, Sequence[str]], AbstractContextManager[Progress]],
     prepare: Prepare,
     dry_run: Callable[[Request, Config], None],
 ) -> None:
@@ -80,7 +80,7 @@ def deploy(
     if request.dry_run:
         dry_run(request, config)
         return
-    with progress_of(config, idle_settings(config, request.typed, nodes=True)) as progress:
+    with progress_of(config, first_warnings(config, request.typed, nodes=True)) as progress:
         progress.begin(config)
         with INTERRUPTS.working():
             _rehearse(config, _told(argv), nodes, request.resume is not None, progress, prepare)

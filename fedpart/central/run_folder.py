@@ -32,7 +32,7 @@ from fedpart.checkpoint import (
 from fedpart.errors import DamagedError, OutputError
 from fedpart.origin import Origin
 from fedpart.records import RunInfo
-from fedpart.run_files import ended_well, lock_run, new_folder, now
+from fedpart.run_files import ended_well, lock_run, never_saved, new_folder, now
 from fedpart.spelling import kebab
 from fedpart.stored import read_record, read_records
 
@@ -117,9 +117,12 @@ class CentralRun:
                 other data or settings than the run began with; nothing has been changed then.
         """
         self._lock = lock_run(self.path)
-        if not (self.path / "checkpoint.pt").exists():
+        if never_saved(self.path):
             self._begin(["sim.py", "central", "--resume", str(self.path)])
             return
+        if ended_well(self.path):
+            read_record(self.path / "summary.json", CentralSummary)
+            raise OutputError(f"{self.path} is finished: see its summary.json, or start a new run")
         saved = read_checkpoint(self.path / "checkpoint.pt")
         if "best" not in saved:
             raise DamagedError(f"{self.path}/checkpoint.pt is not of a central run")
@@ -127,9 +130,6 @@ class CentralRun:
         began = replace(began, settings=_settings(type(self.config)()) | began.settings)
         began.refuse_other(self.path, self._origin())
         self.warnings = began.warnings(self._origin())
-        if ended_well(self.path):
-            read_record(self.path / "summary.json", CentralSummary)
-            raise OutputError(f"{self.path} is finished: see its summary.json, or start a new run")
         self.training.load_state_dict(saved["training"])
         self._state, self._best = self.training.state, TrainingState(**saved["best"])
         done = self._state.iteration

@@ -132,6 +132,33 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(sim, home):
     assert "is finished" in err
 
 
+def test_results_without_weights_are_never_trained_anew(sim, home):
+    """As they are committed: finished, and no checkpoint beside them."""
+    words = ("central", "--experiment", "input-selection", "--inputs", "2,3", "--train-size", "200")
+    assert (
+        sim(*words, "--iterations", "4", "--eval-every", "2", "--seeds", "1", "--out", "all")[0]
+        == 0
+    )
+    one, other = sorted(path.parent for path in Path("all").glob("*/**/summary.json"))
+    for path in Path("all").glob("**/*.pt"):
+        path.unlink()
+    before = {path: path.read_bytes() for path in Path("all").glob("**/*.json*")}
+    code, _, err = sim("central", "--resume", one)
+    assert (code, f"{one} is finished" in err) == (4, True)
+    assert sim("central", "--resume", "all")[0] == 0
+    assert {path: path.read_bytes() for path in before} == before
+    # Nor is one that has lost what it came to; of both, and of damage, a user hears at the start.
+    (other / "summary.json").unlink()
+    code, _, err = sim("central", "--resume", "all")
+    assert (code, f"cannot read checkpoint {other}" in err, err.count("\n")) == (4, True, 1)
+    assert (other / "evaluations.jsonl").read_bytes() == before[other / "evaluations.jsonl"]
+    (one / "summary.json").write_text("{bad")
+    code, _, err = sim("central", "--resume", "all")
+    first, *_, last = err.splitlines()
+    assert (code, first.startswith("warning: "), last.startswith("error: ")) == (4, True, True)
+    assert f"{one}/summary.json" in first
+
+
 def test_several_inputs_and_seeds_make_a_folder_of_runs(sim, home):
     words = ("central", "--experiment", "input-selection", *SMALL, "--chunks", "0.5,0.5")
     code, out, _ = sim(*words, "--inputs", "2,15", "--seeds", "2", "--out", "runs/all")

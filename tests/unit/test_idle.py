@@ -5,8 +5,8 @@ import shlex
 import pytest
 
 from fedpart.arguments import parse_run
-from fedpart.config import Config
-from fedpart.idle import OF_SPLIT, idle_in_split, idle_settings
+from fedpart.config import Config, make_config
+from fedpart.idle import OF_SPLIT, first_warnings, idle_in_split, idle_settings
 
 
 def idle(words, **how):
@@ -93,3 +93,14 @@ def test_a_split_trains_nothing():
     said = idle_in_split(request.config(), request.typed)
     assert said == "of no use: rounds 5 (nothing is trained)"
     assert set(Config.model_fields) > OF_SPLIT
+
+
+def test_a_run_is_told_of_idle_settings_and_of_a_slow_precision(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedpart.machine.CPUINFO", tmp_path / "cpuinfo")
+    typed = {"workers": "4", "backend": "inline", "precision": "bf16"}
+    config = make_config(typed)
+    assert [text[:9] for text in first_warnings(config, typed)] == ["of no use"]
+    (tmp_path / "cpuinfo").write_text("flags : avx2\n")
+    assert [text[:9] for text in first_warnings(config, typed)] == ["of no use", "this proc"]
+    assert len(first_warnings(make_config({"precision": "bf16"}), {})) == 1
+    assert first_warnings(make_config({}), {}) == []
