@@ -163,7 +163,7 @@ def computes_bfloat16() -> bool | None:
 def slow_precision(precision: str, device: str) -> str:
     """One sentence where a processor only imitates what it is to compute in; else empty.
 
-    ``results/benchmarks/cpu-avx2.json``: a round of FedAvg in bf16 took 7.5 times that in fp32.
+    ``results/benchmarks/cpu-avx2.json``: a round of FedAvg in bf16 took 6.6 times that in fp32.
 
     Args:
         precision: fp32, tf32 or bf16.
@@ -173,7 +173,7 @@ def slow_precision(precision: str, device: str) -> str:
         return ""
     return (
         "this processor has no instructions for bfloat16, and imitates them: precision bf16 took "
-        "7.5 times as long as fp32 on one with AVX2; a new run with --precision fp32 is faster"
+        "6.6 times as long as fp32 on one with AVX2; a new run with --precision fp32 is faster"
     )
 
 
