@@ -86,9 +86,6 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
     # Between two runs there is nothing else that would say so.
     INTERRUPTS.advice = f"; go on with: {_again(out)}"
     faults: Faults = {}
-    all_finished(out, config, faults)
-    for fault in faults.values():
-        sys.stderr.write(f"warning: {fault}\n")
     for folder, one in single_runs(out, config, faults):
         begun = (folder / "config.toml").is_file()
         if begun and ended_well(folder):
