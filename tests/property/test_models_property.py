@@ -147,7 +147,11 @@ def test_L5_shares_of_what_is_sent_are_those_of_the_chunks(program):
 
 
 def test_L6_one_chunk_is_fedavg_with_stock_optimisers(model):
-    """Two clients with torch.optim.SGD, a server with torch.optim.Adam, a plain module."""
+    """Two clients with torch.optim.SGD, a server with torch.optim.Adam, a plain module.
+
+    The plain module computes in float64, and the limit is relative to the step as a whole: fifty
+    layers amplify the rounding of float32, differently on every kind of processor.
+    """
     settings = {"clients": 2, "clients_per_round": 2, "rounds": 1, "batch_size": 2}
     # Adam's first step is the sign of the gradient: a large eps keeps it comparable.
     program = build(model, method="fedavg", dropout=0.0, client_lr=0.01, adam_eps=1e-2, **settings)
@@ -162,13 +166,14 @@ def test_L6_one_chunk_is_fedavg_with_stock_optimisers(model):
 
     network = copy.deepcopy(program.network)
     network.load_state_dict(program.layout.merge(program.layout.leaves(theta)))
+    network.double()
     config, trained = program.config, []
     assert assign_chunks(config).tolist() == [0, 0]
     for client in sample_clients(config, 1):
         local = copy.deepcopy(network).train()
         sgd = torch.optim.SGD(local.parameters(), lr=config.client_lr)
         images, labels = data.client(client)
-        images, labels = program.to_float(images), torch.from_numpy(labels)
+        images, labels = program.to_float(images).double(), torch.from_numpy(labels)
         order = numpy_rng(config.seed, "order", 1, client, 0).permutation(len(labels))
         for some in torch.from_numpy(order).split(config.batch_size):
             sgd.zero_grad()
@@ -180,5 +185,8 @@ def test_L6_one_chunk_is_fedavg_with_stock_optimisers(model):
         p.grad = p.detach() - torch.stack([t[name].detach() for t in trained]).mean(0)
     server.step()
     plain = torch.cat([p.detach().reshape(-1) for p in network.parameters()])
-    assert (plain - theta).abs().max() > 1e-5
-    torch.testing.assert_close(state.theta, plain, atol=2e-6, rtol=1e-5)
+    step = plain - theta
+    assert step.abs().max() > 1e-5
+    # Measured: 4e-4 and less, ResNet-50 5e-3; clients weighted by their examples 0.15 and more.
+    error = (state.theta - plain).norm() / step.norm()
+    assert error < (2e-2 if model == "resnet50" else 2e-3)
