@@ -235,7 +235,7 @@ def test_what_systems_leave_in_folders_is_never_an_image(pictures):
     for _ in range(2):
         found = sources.load_digits(str(pictures))
         assert len(found.labels) == before
-        assert "left out, by their ending: 3 other files" in found.source
+        assert "left out, for their ending or place: 3 other files" in found.source
         assert isinstance(found.images.base, np.memmap) or isinstance(found.images, np.memmap)
     (place / "dead.png").symlink_to(pictures / "nowhere")
     with pytest.raises(DataError, match=r"dead\.png is no readable image .*replace or remove it"):
@@ -261,7 +261,7 @@ def test_files_that_are_no_images_are_counted(pictures):
     """In the line that says where the data come from; also with a copy in the cache."""
     for _ in range(2):
         assert (
-            f"the image folder {pictures}; left out, by their ending: 1 other file;"
+            f"the image folder {pictures}; left out, for their ending or place: 1 other file;"
             in sources.load_digits(str(pictures)).source
         )
     (pictures / "train" / "labels.csv").write_text("x")
