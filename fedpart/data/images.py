@@ -131,7 +131,8 @@ def counted(arrays: Mapping[str, np.ndarray], kind: str, where: str) -> str:
     text = f"{len(arrays['train_labels']):,} training and {tests:,} test {kind} {where}"
     others = int(arrays[OTHERS][0]) if OTHERS in arrays else 0
     if others:
-        text += f"; left out, for their ending or place: {others:,} other file{'' if others == 1 else 's'}"
+        files = f"{others:,} other file{'' if others == 1 else 's'}"
+        text += f"; left out, for their ending or place: {files}"
     if test is not None and len(lacking := np.setdiff1d(arrays["train_labels"], test)):
         listed = ", ".join(map(str, lacking[:_SHOWN])) + (", ..." if len(lacking) > _SHOWN else "")
         text += (
