@@ -82,7 +82,7 @@ def _against_bare(name: str, rounds: int) -> Record:
 @measure
 def w1(quick: bool) -> Record:
     """FedAvg, 50 images a client: product against the bare loop."""
-    return _against_bare("W1", 5 if quick else 31)
+    return _against_bare("W1", 3 if quick else 31)
 
 
 @measure
@@ -204,7 +204,7 @@ def side_by_side(quick: bool) -> Record:
 @measure
 def growth(quick: bool) -> Record:
     """Ever more clients, and ever more of them in a round: seconds, memory, start-up."""
-    rounds = 3 if quick else 15
+    rounds = 2 if quick else 15
     return {
         f"{grown}, {where}": grow(rounds, workers, grown == "cohort", ends=quick)
         for grown in ("clients", "cohort")
