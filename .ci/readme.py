@@ -1,11 +1,10 @@
 """Print the README's commands as a script that CI can run.
 
-Every line of every ``bash`` block is a command of CI, as typed there, with six changes: training
+Every line of every ``bash`` block is a command of CI, as typed there, with five changes: training
 runs are cut to a few rounds or iterations, those on CIFAR10 to a tiny folder of noise, their
-folders go to a scratch directory, bf16 is fp32, which every processor is quick at, and the last
-step of ``.ci/run`` has the test command and, in ``tests/parity/test_flower_runtime.py``, which
-starts and stops processes with care, those of Flower's runtime. Every ``python`` block that begins
-with the name of a file becomes that file.
+folders go to a scratch directory, and the last step of ``.ci/run`` has the test command and, in
+``tests/parity/test_flower_runtime.py``, which starts and stops processes with care, those of
+Flower's runtime. Every ``python`` block that begins with the name of a file becomes that file.
 """
 
 import re
@@ -47,7 +46,6 @@ def commands(readme: str | Path, scratch: str) -> list[str]:
         if of_flowers_runtime(command):
             continue
         command = re.sub(r" && pytest$", "", command).replace("runs/", f"{scratch}/")
-        command = command.replace("--precision bf16", "--precision fp32")
         if "sim.py central --experiment quick-" in command:
             command += (
                 " --iterations 2 --eval-every 1 --seeds 1 --train-size 40 --test-size 20"

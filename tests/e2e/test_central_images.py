@@ -14,8 +14,7 @@ from fedpart.run_files import ended_well, lock_run, new_folder, read_lines
 TINY = (
     *("--train-size", "60", "--test-size", "20", "--batch-size", "4", "--samples", "2"),
     *("--iterations", "4", "--eval-every", "2", "--eval-size", "10", "--checkpoint-every", "2"),
-    # Every processor is quick at it.
-    *("--seeds", "1", "--precision", "fp32"),
+    *("--seeds", "1"),
 )
 # What a sweep is cut to.
 FEWER = {

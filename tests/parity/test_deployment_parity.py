@@ -141,14 +141,14 @@ def start(deployment: Deployment, name: str, superlink: str, key: Path, ca: Path
     deployment.group.start(name, words, deployment.log(name), environment(FLWR_HOME=str(home)))
 
 
-def said(deployment: Deployment, name: str, sentence: str) -> str:
-    """What a node says of why it has no connection; it is given time to say ``sentence``."""
+def assert_says(deployment: Deployment, name: str, sentence: str) -> None:
+    """A node says why it has no connection; it is given five minutes to."""
 
     def text() -> str:
         return explain(deployment.log(name).read_text())
 
     wait_until(lambda: sentence in text(), 300)
-    return text()
+    assert sentence in text(), name
 
 
 def test_who_is_refused_gets_no_model_and_is_told_which_check(deployment):
@@ -179,7 +179,7 @@ def test_who_is_refused_gets_no_model_and_is_told_which_check(deployment):
         for name, (node, authority, _, _) in cases.items():
             start(deployment, name, proxies[name].address, node, authority)
         for name, (_, authority, _, sentence) in cases.items():
-            assert sentence in said(deployment, name, sentence), name
+            assert_says(deployment, name, sentence)
             if name in ("wrong-ca", "wrong-host"):
                 with pytest.raises(ConfigError, match=sentence):
                     check_superlink(proxies[name].address, authority)
@@ -198,7 +198,7 @@ def test_an_expired_certificate_is_refused(deployment):
     assert wait_until(lambda: refusal(deployment.address, ca).endswith("make a new one"), 300)
     with Proxy(deployment.address) as proxy:
         start(deployment, "expired", proxy.address, deployment.key(0), ca)
-        assert "has expired" in said(deployment, "expired", "has expired")
+        assert_says(deployment, "expired", "has expired")
         assert 0 < proxy.down < NO_MODEL
     deployment.group.stop("expired")
 

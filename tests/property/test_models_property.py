@@ -149,8 +149,8 @@ def test_L5_shares_of_what_is_sent_are_those_of_the_chunks(program):
 def test_L6_one_chunk_is_fedavg_with_stock_optimisers(model):
     """Two clients with torch.optim.SGD, a server with torch.optim.Adam, a plain module.
 
-    The plain module computes in float64, and the limit is relative to the step as a whole: fifty
-    layers amplify the rounding of float32, differently on every kind of processor.
+    The plain module computes in float64. Fifty layers amplify the rounding of float32, differently
+    on every kind of processor; all else is held to the limits of one value and of the whole step.
     """
     settings = {"clients": 2, "clients_per_round": 2, "rounds": 1, "batch_size": 2}
     # Adam's first step is the sign of the gradient: a large eps keeps it comparable.
@@ -188,5 +188,6 @@ def test_L6_one_chunk_is_fedavg_with_stock_optimisers(model):
     step = plain - theta
     assert step.abs().max() > 1e-5
     # Measured: 4e-4 and less, ResNet-50 5e-3; clients weighted by their examples 0.15 and more.
-    error = (state.theta - plain).norm() / step.norm()
-    assert error < (2e-2 if model == "resnet50" else 2e-3)
+    deep = model == "resnet50"
+    assert (state.theta - plain).norm() / step.norm() < (2e-2 if deep else 2e-3)
+    torch.testing.assert_close(state.theta.double(), plain, atol=1e-5 if deep else 2e-6, rtol=1e-5)
