@@ -157,7 +157,7 @@ def class_labels(names: list[str], num_classes: int, where: Path) -> dict[str, i
         shown = ", ".join(odd[:_SHOWN]) + (", ..." if len(odd) > _SHOWN else "")
         raise DataError(
             f"{where} has {len(names)} class folders, but the data set has {num_classes} classes; "
-            f"remove those that do not belong to it (of {shown})"
+            f"remove what does not belong to it, among {shown}"
         )
     return {name: label for label, name in enumerate(sorted(names))}
 
