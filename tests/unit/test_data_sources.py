@@ -300,7 +300,7 @@ def test_faults_of_image_folders(tmp_path, pictures):
         sources.load_digits(str(pictures))
     for number in range(11):
         (tmp_path / "many" / "train" / f"class{number}").mkdir(parents=True)
-    with pytest.raises(DataError, match=r"11 class folders, .* \(of class0, class1, class10, "):
+    with pytest.raises(DataError, match=r"11 class folders, .* among class0, class1, class10, "):
         sources.load_digits(str(tmp_path / "many"))
     (tmp_path / "none" / "train" / "0").mkdir(parents=True)
     with pytest.raises(DataError, match="holds no images"):
