@@ -2,15 +2,18 @@
 
 import math
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedpart.config import Config
 from fedpart.data import FederatedData
 from fedpart.device import moved, on_device
 from fedpart.layout import subnetwork
+from fedpart.plugins import users_code
 from fedpart.program import MICRO_BATCH, Program, log_likelihood
 from fedpart.records import EvaluationRecord, SubnetworkRecord
 from fedpart.streams import global_seed, torch_rng
@@ -61,6 +64,7 @@ def evaluate(
         k: subnetwork, 0..C; the full network where None.
         stop: once set, the evaluation leaves off before its next images.
     Raises:
+        ConfigError: a network or augmentation of the user's own raised.
         EvaluationStopped: ``stop`` was set.
     Source: Section 5 and Appendix H ("10 augmentation samples ... in both training and inference").
     """
@@ -78,13 +82,22 @@ def evaluate(
                 raise EvaluationStopped
             x = program.to_float(images[start : start + micro])
             y = torch.from_numpy(np.array(labels[start : start + micro], np.int64)).to(device)
-            likelihood, predicted = log_likelihood(
-                program, parameters, hyper, x, y, rng, training=False
-            )
+            with _users_code(program.config, server_round):
+                likelihood, predicted = log_likelihood(
+                    program, parameters, hyper, x, y, rng, training=False
+                )
             correct.append((predicted.argmax(1) == y).cpu().numpy())
             loss -= float(likelihood.double().sum())
     hits = np.concatenate(correct)
     return Evaluation(float(hits.mean()), loss / len(labels), len(labels), hits)
+
+
+def _users_code(config: Config, server_round: int) -> AbstractContextManager[None]:
+    """Where a setting names code of the user's own, what it raises is the user's to read."""
+    for kind, spec in (("model", config.model), ("augmentation", config.augmentation)):
+        if ":" in spec:
+            return users_code(f"evaluation after round {server_round} with {kind}", spec)
+    return nullcontext()
 
 
 def evaluation_record(
@@ -109,6 +122,7 @@ def evaluation_record(
         l_ml: what the round's clients measured out of sample, nats an example.
         stop: see ``evaluate``.
     Raises:
+        ConfigError: see ``evaluate``.
         EvaluationStopped: see ``evaluate``.
     """
 

@@ -52,6 +52,9 @@ def read_behind(path: Path, config: Config, now: Origin) -> Behind:
     Raises:
         OutputError: see ``RunFolder.resume``.
     """
+    if ended_well(path) and not (path / "checkpoint.pt").exists():
+        # Results that were kept without their weights.
+        raise _finished(path, read_record(path / "summary.json", Summary).rounds)
     state, extra = checkpoint.load(path / "checkpoint.pt")
     began = Origin(**extra["origin"])
     began.refuse_other(path, now)
@@ -69,16 +72,19 @@ def read_behind(path: Path, config: Config, now: Origin) -> Behind:
         raise OutputError(f"{file} lacks records up to round {done}: start the run anew")
     info = read_record(path / "run.json", RunInfo)
     if ended_well(path):
-        read_record(path / "summary.json", Summary)
-        raise OutputError(
-            f"{path} is finished, all {done} rounds of it: see its summary.json, or start a new "
-            "run with more rounds"
-        )
+        raise _finished(path, read_record(path / "summary.json", Summary).rounds)
     if totals(rounds) != extra["bytes"]:
         raise OutputError(
             f"{of_rounds}: bytes recorded are not those of the checkpoint: start the run anew"
         )
     return Behind(state, extra, pending, info, rounds, evaluations, began.warnings(now))
+
+
+def _finished(path: Path, rounds: int) -> OutputError:
+    return OutputError(
+        f"{path} is finished, all {rounds} rounds of it: see its summary.json, or start a new "
+        "run with more rounds"
+    )
 
 
 def totals(rounds: Sequence[RoundBrief]) -> dict[str, int]:

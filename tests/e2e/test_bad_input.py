@@ -483,6 +483,10 @@ def test_a_finished_run_is_not_resumed(sim, home, models):
     assert code == 4
     assert "run is finished" in err
     assert (home / "run" / "run.json").read_bytes() == before
+    # As results are kept: without the weights.
+    for name in ("checkpoint.pt", "model.pt"):
+        (home / "run" / name).unlink()
+    assert sim("--resume", "run")[::2] == (code, err)
     (home / "run" / "summary.json").write_text('{"kind"')
     code, _, err = sim("--resume", "run")
     assert (code, err.count("\n")) == (4, 1)

@@ -81,6 +81,35 @@ def test_a_hyperparameter_of_ones_own_is_batched_over_clients(readme, copied, si
     assert "or draw its noise from fedpart.models.uniform" in err
 
 
+LATE = """
+from torch import nn
+
+
+class late(nn.Sequential):
+    def __init__(self, num_classes, in_channels):
+        super().__init__(nn.Flatten(), nn.Linear(784 * in_channels, num_classes))
+
+    def forward(self, x):
+        if len(x) > {most} and not self.training:
+            raise ValueError("too many images")
+        return super().forward(x)
+"""
+
+
+def test_what_raises_only_in_an_evaluation_is_told_and_the_run_goes_on(sim, home, monkeypatch):
+    """The network is tried out on two images before the run; the server evaluates more at once."""
+    late, words = home / "late_model.py", ("--model", "late_model:late", "--out", "run")
+    late.write_text(LATE.format(most=10))
+    code, _, err = sim(*words, *FEW, "--clients", "10", "--eval-every", "1")
+    assert code == 2
+    told = "error: evaluation after round 1 with model 'late_model:late': ValueError: too many"
+    assert f"{told} images (late_model.py, line 11, in forward)\n" in err
+    assert "go on with: python sim.py --resume run" in err
+    late.write_text(LATE.format(most=1000))
+    monkeypatch.delitem(sys.modules, "late_model")
+    assert sim("--resume", "run")[0] == 0
+
+
 # Its initial value, a factor of the images, and a factor of what is told of it.
 AUGMENTATION = """
 import torch
