@@ -89,7 +89,7 @@ def round_record(
         **cumulative,
         upload_fraction=totals["upload_model_bytes"] / fedavg if fedavg else None,
         hyper=program.hyper.raw(state.hyper),
-        hyper_readable=program.hyper.readable(state.hyper),
+        hyper_readable=program.readable(state.hyper),
         seconds=seconds,
         failures=sorted(
             [

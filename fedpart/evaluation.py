@@ -2,18 +2,16 @@
 
 import math
 import threading
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedpart.config import Config
 from fedpart.data import FederatedData
 from fedpart.device import moved, on_device
 from fedpart.layout import subnetwork
-from fedpart.plugins import users_code
+from fedpart.plugins import own_code
 from fedpart.program import MICRO_BATCH, Program, log_likelihood
 from fedpart.records import EvaluationRecord, SubnetworkRecord
 from fedpart.streams import global_seed, torch_rng
@@ -60,7 +58,7 @@ def evaluate(
         hyper: psi, [H].
         images: [n, c, h, w] uint8.
         labels: [n].
-        server_round: names the stream of the augmentation's noise.
+        server_round: names the stream of the augmentation's noise; 0 for the test images.
         k: subnetwork, 0..C; the full network where None.
         stop: once set, the evaluation leaves off before its next images.
     Raises:
@@ -71,6 +69,7 @@ def evaluate(
     k = program.layout.num_partitions if k is None else k
     device = program.config.device
     program, theta, hyper = on_device(program), moved(theta, device), hyper.to(device)
+    of = "evaluation " + (f"after round {server_round}" if server_round else "on the test images")
     rng = torch_rng(program.config.seed, "evaluation", server_round, k, device=device)
     correct, loss = [], 0.0
     micro = max(1, MICRO_BATCH // program.config.samples)
@@ -82,7 +81,7 @@ def evaluate(
                 raise EvaluationStopped
             x = program.to_float(images[start : start + micro])
             y = torch.from_numpy(np.array(labels[start : start + micro], np.int64)).to(device)
-            with _users_code(program.config, server_round):
+            with own_code(program.config, of):
                 likelihood, predicted = log_likelihood(
                     program, parameters, hyper, x, y, rng, training=False
                 )
@@ -90,14 +89,6 @@ def evaluate(
             loss -= float(likelihood.double().sum())
     hits = np.concatenate(correct)
     return Evaluation(float(hits.mean()), loss / len(labels), len(labels), hits)
-
-
-def _users_code(config: Config, server_round: int) -> AbstractContextManager[None]:
-    """Where a setting names code of the user's own, what it raises is the user's to read."""
-    for kind, spec in (("model", config.model), ("augmentation", config.augmentation)):
-        if ":" in spec:
-            return users_code(f"evaluation after round {server_round} with {kind}", spec)
-    return nullcontext()
 
 
 def evaluation_record(

@@ -5,8 +5,9 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Protocol
 
 from fedpart.errors import ConfigError, cause
 
@@ -28,6 +29,36 @@ def users_code(kind: str, spec: str) -> Iterator[None]:
         ours = traceback.extract_tb(error.__traceback__)[-1].filename == __file__
         told = traceback.format_exception_only(error) if ours else [traceback.format_exc()]
         raise ConfigError(f"{kind} {spec!r}: {cause(''.join(told))}") from error
+
+
+class Named(Protocol):
+    """Settings that may name code of the user's own."""
+
+    @property
+    def model(self) -> str:
+        """Name, or ``module:attribute``."""
+        ...
+
+    @property
+    def augmentation(self) -> str:
+        """Name, or ``module:attribute``."""
+        ...
+
+
+def own_code(config: Named, doing: str) -> AbstractContextManager[None]:
+    """``users_code`` for what runs both; where neither is the user's own, nothing is caught.
+
+    Args:
+        config: the settings.
+        doing: what is done with it, for the sentence.
+    """
+    settings = {"model": config.model, "augmentation": config.augmentation}
+    own = [(kind, spec) for kind, spec in settings.items() if ":" in spec]
+    if not own:
+        return nullcontext()
+    *first, (kind, spec) = own
+    named = "".join(f"{kind} {spec!r} and " for kind, spec in first)
+    return users_code(f"{doing} with {named}{kind}", spec)
 
 
 def call_own(kind: str, spec: str, **arguments: object) -> object:

@@ -30,7 +30,7 @@ from fedpart.models import (
     uniform,
 )
 from fedpart.nodes import read_nodes
-from fedpart.plugins import users_code
+from fedpart.plugins import own_code, users_code
 from fedpart.psi import HyperSpec, Psi
 from fedpart.runtime import check_device
 from fedpart.streams import global_seed, numpy_rng, torch_seed
@@ -116,6 +116,15 @@ class Program(Partitioned):
     def to_float(self, images: np.ndarray | Tensor) -> Tensor:
         """Images as the network wants them, [n, c, h, w] float32 from uint8, on the device."""
         return to_float(images, self.mean, self.std).to(self.config.device)
+
+    def readable(self, hyper: Tensor) -> dict[str, float]:
+        """Psi in plain units, see ``HyperSpec.readable``.
+
+        Raises:
+            ConfigError: what tells it is the user's own, and raised.
+        """
+        with own_code(self.config, "telling psi"):
+            return self.hyper.readable(hyper)
 
     @cached_property
     def run_token(self) -> int:

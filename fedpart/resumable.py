@@ -52,7 +52,7 @@ def read_behind(path: Path, config: Config, now: Origin) -> Behind:
     Raises:
         OutputError: see ``RunFolder.resume``.
     """
-    if ended_well(path) and not (path / "checkpoint.pt").exists():
+    if not (path / "checkpoint.pt").exists() and (path / "summary.json").exists():
         # Results that were kept without their weights.
         raise _finished(path, read_record(path / "summary.json", Summary).rounds)
     state, extra = checkpoint.load(path / "checkpoint.pt")

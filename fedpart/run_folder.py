@@ -131,6 +131,7 @@ class RunFolder:
             return state
         behind = read_behind(self.path, self.config, self._origin)
         state, extra, info = behind.state, behind.extra, behind.info
+        self._refuse_other_network(state)
         self.rounds, self.evaluations = behind.rounds, behind.evaluations
         self.warnings, done = behind.warnings, state.server_round
         for name, records in (("rounds", self.rounds), ("evaluations", self.evaluations)):
@@ -148,6 +149,22 @@ class RunFolder:
         if behind.pending is not None:
             self._evaluator.begin(behind.pending)
         return state
+
+    def _refuse_other_network(self, state: ServerState) -> None:
+        """A module of the user's own may have changed since the run began."""
+        began, now = (
+            f"{len(theta):,} weights and {len(hyper)} hyperparameters"
+            for theta, hyper in (
+                (state.theta, state.hyper),
+                (self.program.initial, self.program.hyper.initial()),
+            )
+        )
+        if began != now:
+            raise OutputError(
+                f"{self.path} began with {began}, and has {now} now: put model "
+                f"{self.config.model!r} and augmentation {self.config.augmentation!r} back as they "
+                "were, or start a new run"
+            )
 
     def runs_on(self, backend: str, workers: int | None) -> None:
         """Note where clients run, once it is known; it may change with a resume."""
@@ -228,7 +245,7 @@ class RunFolder:
                 self.program,
                 self.data.data_hash,
                 self.rounds,
-                self.program.hyper.readable(state.hyper),
+                self.program.readable(state.hyper),
                 self.evaluations[-FINAL_EVALUATIONS:],
             ),
             test_accuracy=test,

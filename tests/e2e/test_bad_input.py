@@ -483,10 +483,11 @@ def test_a_finished_run_is_not_resumed(sim, home, models):
     assert code == 4
     assert "run is finished" in err
     assert (home / "run" / "run.json").read_bytes() == before
-    # As results are kept: without the weights.
-    for name in ("checkpoint.pt", "model.pt"):
-        (home / "run" / name).unlink()
-    assert sim("--resume", "run")[::2] == (code, err)
+    # As results are kept: without the weights, or with little more than what they came to.
+    for names in (("checkpoint.pt", "model.pt"), ("run.json", "rounds.jsonl")):
+        for name in names:
+            (home / "run" / name).unlink()
+        assert sim("--resume", "run")[::2] == (code, err)
     (home / "run" / "summary.json").write_text('{"kind"')
     code, _, err = sim("--resume", "run")
     assert (code, err.count("\n")) == (4, 1)

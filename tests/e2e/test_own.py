@@ -81,7 +81,8 @@ def test_a_hyperparameter_of_ones_own_is_batched_over_clients(readme, copied, si
     assert "or draw its noise from fedpart.models.uniform" in err
 
 
-LATE = """
+# What it is tried out on before the run is two blank images, in evaluation.
+LATE_MODEL = """
 from torch import nn
 
 
@@ -94,19 +95,115 @@ class late(nn.Sequential):
             raise ValueError("too many images")
         return super().forward(x)
 """
+LATE_AUGMENTATION = """
+import torch
 
 
-def test_what_raises_only_in_an_evaluation_is_told_and_the_run_goes_on(sim, home, monkeypatch):
-    """The network is tried out on two images before the run; the server evaluates more at once."""
-    late, words = home / "late_model.py", ("--model", "late_model:late", "--out", "run")
-    late.write_text(LATE.format(most=10))
-    code, _, err = sim(*words, *FEW, "--clients", "10", "--eval-every", "1")
+class late:
+    names, noise_size = ("a",), 1
+
+    def __init__(self, start):
+        pass
+
+    def initial(self):
+        return torch.ones({names})
+
+    def apply(self, images, raw, noise):
+        if len(images) > {most} and not raw.requires_grad and torch.is_inference_mode_enabled():
+            raise ValueError("too many images")
+        return images * raw[0]
+
+    def readable(self, raw):
+        if raw[0] != 1 and {silent}:
+            raise LookupError("cannot tell")
+        return {{"a": float(raw[0])}}
+"""
+LATE = ("--model", "late_model:late", "--augmentation", "late_augmentation:late", "--out", "run")
+
+
+@pytest.fixture
+def late(home, monkeypatch):
+    """Writes both modules, as they are or mended."""
+
+    def write(most=1000, augmented=1000, silent=False, names=1, layer="nn.Flatten()"):
+        text = LATE_MODEL.format(most=most).replace("nn.Flatten()", layer)
+        (home / "late_model.py").write_text(text)
+        text = LATE_AUGMENTATION.format(most=augmented, silent=silent, names=names)
+        text = text.replace('("a",)', repr(tuple("ab"[:names])))
+        (home / "late_augmentation.py").write_text(text)
+        for name in ("late_model", "late_augmentation"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+
+    return write
+
+
+BOTH = "with model 'late_model:late' and augmentation 'late_augmentation:late'"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "every", "says"),
+    [
+        (
+            {"most": 10},
+            1,
+            f"evaluation after round 1 {BOTH}: ValueError: too many images (late_model.py, line",
+        ),
+        (
+            {"augmented": 10},
+            1,
+            f"evaluation after round 1 {BOTH}: ValueError: too many images (late_augmentation.py",
+        ),
+        ({"silent": True}, 1, f"telling psi {BOTH}: LookupError: cannot tell (late_augmentation"),
+    ],
+)
+def test_what_raises_only_later_is_told_and_the_run_goes_on(sim, home, late, wrong, every, says):
+    """One sentence and how to go on; mended, the run ends as any other."""
+    late(**wrong)
+    code, _, err = sim(*LATE, *FEW, "--clients", "10", "--eval-every", str(every))
     assert code == 2
-    told = "error: evaluation after round 1 with model 'late_model:late': ValueError: too many"
-    assert f"{told} images (late_model.py, line 11, in forward)\n" in err
+    assert err.startswith(f"error: {says}"), err
+    assert err.count("\n") == 2
     assert "go on with: python sim.py --resume run" in err
-    late.write_text(LATE.format(most=1000))
-    monkeypatch.delitem(sys.modules, "late_model")
+    late()
+    assert sim("--resume", "run")[0] == 0
+
+
+def test_the_test_images_are_named_where_only_they_fail(sim, home, late, monkeypatch):
+    """In a run's last step; the message names no round."""
+    late()
+    words = (*LATE, *FEW, "--clients", "10")
+    from fedpart import run_folder
+
+    def fail(program, *state, **images):
+        late_model = sys.modules["late_model"]
+        monkeypatch.setattr(late_model.late, "forward", lambda self, x: 1 / 0)
+        return evaluate(program, *state, **images)
+
+    evaluate = run_folder.evaluate
+    monkeypatch.setattr(run_folder, "evaluate", fail)
+    code, _, err = sim(*words)
+    assert code == 2
+    assert err.startswith(f"error: evaluation on the test images {BOTH}: ZeroDivisionError: ")
+
+
+@pytest.mark.parametrize(
+    ("mended", "says"),
+    [
+        ({"layer": "nn.Flatten(), nn.Linear(784, 784)"}, "623,290 weights and 1 hyper"),
+        ({"names": 2}, "7,850 weights and 2 hyperparameters"),
+    ],
+)
+def test_what_has_another_size_after_it_was_mended_is_refused(sim, home, late, mended, says):
+    """And nothing is lost: put back, the run goes on."""
+    late(most=10)
+    assert sim(*LATE, *FEW, "--clients", "10", "--eval-every", "1")[0] == 2
+    before = {path.name: path.read_bytes() for path in (home / "run").iterdir()}
+    late(**mended)
+    code, _, err = sim("--resume", "run")
+    assert (code, err.count("\n")) == (4, 1), err
+    assert f"began with 7,850 weights and 1 hyperparameters, and has {says}" in err
+    assert {path.name: path.read_bytes() for path in (home / "run").iterdir()} == before
+    late()
     assert sim("--resume", "run")[0] == 0
 
 
