@@ -7,8 +7,8 @@ import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Protocol
 
+from fedpart.config import Config
 from fedpart.errors import ConfigError, cause
 
 
@@ -31,26 +31,14 @@ def users_code(kind: str, spec: str) -> Iterator[None]:
         raise ConfigError(f"{kind} {spec!r}: {cause(''.join(told))}") from error
 
 
-class Named(Protocol):
-    """Settings that may name code of the user's own."""
-
-    @property
-    def model(self) -> str:
-        """Name, or ``module:attribute``."""
-        ...
-
-    @property
-    def augmentation(self) -> str:
-        """Name, or ``module:attribute``."""
-        ...
-
-
-def own_code(config: Named, doing: str) -> AbstractContextManager[None]:
-    """``users_code`` for what runs both; where neither is the user's own, nothing is caught.
+def own_code(config: Config, doing: str) -> AbstractContextManager[None]:
+    """``users_code`` around what runs both model and augmentation.
 
     Args:
-        config: the settings.
-        doing: what is done with it, for the sentence.
+        config: names them; where neither is the user's own, nothing is caught.
+        doing: what is done with them, for the sentence.
+    Raises:
+        ConfigError: inside, in place of any exception.
     """
     settings = {"model": config.model, "augmentation": config.augmentation}
     own = [(kind, spec) for kind, spec in settings.items() if ":" in spec]

@@ -118,10 +118,10 @@ class Program(Partitioned):
         return to_float(images, self.mean, self.std).to(self.config.device)
 
     def readable(self, hyper: Tensor) -> dict[str, float]:
-        """Psi in plain units, see ``HyperSpec.readable``.
+        """Psi [H] in plain units, see ``HyperSpec.readable``.
 
         Raises:
-            ConfigError: what tells it is the user's own, and raised.
+            ConfigError: a network or augmentation of the user's own raised.
         """
         with own_code(self.config, "telling psi"):
             return self.hyper.readable(hyper)

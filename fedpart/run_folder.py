@@ -121,8 +121,8 @@ class RunFolder:
             the state to go on from; ``warnings`` holds what the user should know.
         Raises:
             OutputError: no checkpoint, damaged records, a finished run, one that another process
-                works on, or other data or settings than the run began with; nothing has been
-                changed then.
+                works on, or other data, settings or number of weights than the run began with;
+                nothing has been changed then.
         """
         self._lock = lock_run(self.path)
         if never_saved(self.path):
@@ -151,7 +151,11 @@ class RunFolder:
         return state
 
     def _refuse_other_network(self, state: ServerState) -> None:
-        """A module of the user's own may have changed since the run began."""
+        """A module of the user's own may have changed since the run began.
+
+        Raises:
+            OutputError: the state has another number of weights or hyperparameters.
+        """
         began, now = (
             f"{len(theta):,} weights and {len(hyper)} hyperparameters"
             for theta, hyper in (

@@ -141,25 +141,23 @@ BOTH = "with model 'late_model:late' and augmentation 'late_augmentation:late'"
 
 
 @pytest.mark.parametrize(
-    ("wrong", "every", "says"),
+    ("wrong", "says"),
     [
         (
             {"most": 10},
-            1,
             f"evaluation after round 1 {BOTH}: ValueError: too many images (late_model.py, line",
         ),
         (
             {"augmented": 10},
-            1,
             f"evaluation after round 1 {BOTH}: ValueError: too many images (late_augmentation.py",
         ),
-        ({"silent": True}, 1, f"telling psi {BOTH}: LookupError: cannot tell (late_augmentation"),
+        ({"silent": True}, f"telling psi {BOTH}: LookupError: cannot tell (late_augmentation"),
     ],
 )
-def test_what_raises_only_later_is_told_and_the_run_goes_on(sim, home, late, wrong, every, says):
+def test_what_raises_only_later_is_told_and_the_run_goes_on(sim, home, late, wrong, says):
     """One sentence and how to go on; mended, the run ends as any other."""
     late(**wrong)
-    code, _, err = sim(*LATE, *FEW, "--clients", "10", "--eval-every", str(every))
+    code, _, err = sim(*LATE, *FEW, "--clients", "10", "--eval-every", "1")
     assert code == 2
     assert err.startswith(f"error: {says}"), err
     assert err.count("\n") == 2
