@@ -68,8 +68,12 @@ def cause(reason: str) -> str:
     text, where = lines[-1], ""
     if frames:
         # After the frame comes its source, indented; then the exception, whose text may go on.
-        after = [line for line in lines[frames[-1] + 1 :] if not line.startswith(" ")]
-        text = after[0] if after else text
+        raised = range(frames[-1] + 1, len(lines))
+        first = next((i for i in raised if not lines[i].startswith(" ")), len(lines) - 1)
+        text = lines[first]
+        if text.endswith(": "):
+            # The exception's own text begins with a line break.
+            text = " ".join(line.strip() for line in lines[first : first + 2])
         path, _, place = lines[frames[-1]].removeprefix('  File "').partition('"')
         where = f" ({path.replace(chr(92), '/').rsplit('/', 1)[-1]}{place})"
     if text.endswith(":"):

@@ -118,7 +118,10 @@ def draw_search(runs: Sequence[Finished], out: Path) -> None:
         axis.set_xlabel(label)
     for row in grid:
         row[0].set_ylabel("test accuracy [%]")
-    marks = "+ psi drawn, plain network; line and circle: partitioned; triangle: plain, psi found"
+    marks = (
+        "+ psi drawn, plain network; line and circle: partitioned; triangle: plain, psi found; "
+        "a colour for each seed"
+    )
     figure.suptitle(marks, fontsize=9)
     save_figure(figure, out)
 

@@ -106,7 +106,8 @@ class Training:
         hyper = hyper.to(settings.device)
         if hyper.numel() != self.psi.size:
             raise ConfigError(
-                f"psi has {hyper.numel()} values, but model and augmentation have {self.psi.size}"
+                f"psi has {hyper.numel()} values, but model and augmentation have {self.psi.size}: "
+                "give one for each"
             )
         theta = initial.clone()
         self.state = TrainingState(

@@ -184,6 +184,22 @@ def test_the_test_images_are_named_where_only_they_fail(sim, home, late, monkeyp
     assert err.startswith(f"error: evaluation on the test images {BOTH}: ZeroDivisionError: ")
 
 
+def test_in_one_place_it_is_told_too_and_the_run_goes_on(sim, home, late):
+    """``sim.py central``: an evaluation that fails after half of the iterations."""
+    small = "--experiment data-size --iterations 4 --eval-every 2 --train-size 60 --test-size 20"
+    small += " --batch-size 4 --samples 2 --precision fp32 --method partitioned --seeds 1"
+    late(most=10)
+    code, _, err = sim("central", *LATE, *small.split())
+    assert code == 2
+    stopped, error, *more = err.splitlines()
+    assert stopped == "stopped after iteration 1; go on with: python sim.py central --resume run"
+    says = f"error: training {BOTH}: ValueError: too many images (late_model.py, line"
+    assert error.startswith(says)
+    assert not more
+    late()
+    assert sim("central", "--resume", "run")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("mended", "says"),
     [

@@ -372,6 +372,22 @@ def test_cause_of_a_traceback_names_exception_and_innermost_frame():
     assert line.endswith("in test_cause_of_a_traceback_names_exception_and_innermost_frame)")
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("\nfirst\nsecond", "ValueError: first"),
+        ("\n\n  indented", "ValueError: indented"),
+        ("\n", "ValueError"),
+    ],
+)
+def test_cause_of_a_text_that_begins_with_a_line_break_is_not_lost(text, says):
+    try:
+        raise ValueError(text)
+    except ValueError:
+        line = cause(traceback.format_exc())
+    assert line.startswith(f"{says} (test_strategy.py, line ")
+
+
 def test_cause_looks_through_what_flowers_simulation_adds():
     # As recorded from Flower 1.42, paths and object numbers apart.
     reason = """<class 'ray.exceptions.RayTaskError(ClientAppException)'>:<'ray::ClientAppActor
