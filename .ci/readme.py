@@ -70,8 +70,8 @@ def commands(readme: str | Path, scratch: str) -> list[str]:
                 command += f" --rounds 1 --data-dir {scratch}/noise --train-size 40 --clients 10"
             else:
                 # bfloat16 takes minutes where it is imitated, and ResNet-18 on all images.
-                command += " --rounds 1" if "bf16" in command else " --rounds 3"
-                command += " --train-size 200" if "resnet" in command else ""
+                command += " --rounds 1" if "--precision bf16" in command else " --rounds 3"
+                command += " --train-size 200" if "mymodel:resnet" in command else ""
             if "--out" not in command:
                 command += f" --out {scratch}/first"
         lines.append(command)

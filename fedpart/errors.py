@@ -1,5 +1,7 @@
 """What can go wrong, one class for each exit code of ``sim.py``."""
 
+import re
+
 # Between the exceptions of a traceback.
 _CHAIN = "\nThe above exception was the direct cause of the following exception:\n"
 
@@ -64,6 +66,9 @@ def cause(reason: str) -> str:
     if "ClientAppException" in last:
         reason = before or reason
     lines = [line for line in reason.splitlines() if line.strip()] or ["no reason given"]
+    if any("Exception Group Traceback" in line for line in lines):
+        # Each level has a margin of its own, and rules between its exceptions.
+        lines = [re.sub(r"^ *\| ?", "", line) for line in lines if not re.match(r" *\+-", line)]
     frames = [i for i, line in enumerate(lines) if line.startswith('  File "')]
     text, where = lines[-1], ""
     if frames:
@@ -71,7 +76,7 @@ def cause(reason: str) -> str:
         raised = range(frames[-1] + 1, len(lines))
         first = next((i for i in raised if not lines[i].startswith(" ")), len(lines) - 1)
         text = lines[first]
-        if text.endswith(": "):
+        if re.fullmatch(r"[\w.]+:\s*", text):
             # The exception's own text begins with a line break.
             text = " ".join(line.strip() for line in lines[first : first + 2])
         path, _, place = lines[frames[-1]].removeprefix('  File "').partition('"')

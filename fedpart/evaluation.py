@@ -11,6 +11,7 @@ from torch import Tensor
 from fedpart.data import FederatedData
 from fedpart.device import moved, on_device
 from fedpart.layout import subnetwork
+from fedpart.plugins import own_code
 from fedpart.program import MICRO_BATCH, Program, log_likelihood
 from fedpart.records import EvaluationRecord, SubnetworkRecord
 from fedpart.streams import global_seed, torch_rng
@@ -80,7 +81,7 @@ def evaluate(
                 raise EvaluationStopped
             x = program.to_float(images[start : start + micro])
             y = torch.from_numpy(np.array(labels[start : start + micro], np.int64)).to(device)
-            with program.own_code(of):
+            with own_code(program.config, of):
                 likelihood, predicted = log_likelihood(
                     program, parameters, hyper, x, y, rng, training=False
                 )

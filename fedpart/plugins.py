@@ -7,24 +7,28 @@ import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedpart.errors import ConfigError, FedpartError, cause
 
+if TYPE_CHECKING:
+    from fedpart.central.config import CentralConfig
+    from fedpart.config import Config
+
 
 @contextmanager
-def users_code(kind: str, spec: str, *passing: type[Exception]) -> Iterator[None]:
+def users_code(kind: str, spec: str) -> Iterator[None]:
     """Whatever is raised inside is the user's to read, on one line.
 
     Args:
         kind: the setting.
         spec: its value.
-        passing: exceptions that are left as they are.
     Raises:
-        ConfigError: in place of any other exception.
+        ConfigError: in place of any exception but a ``FedpartError``, a sentence already.
     """
     try:
         yield
-    except passing:
+    except FedpartError:
         raise
     # A script that ends its process ends no run.
     except (Exception, SystemExit) as error:
@@ -33,23 +37,22 @@ def users_code(kind: str, spec: str, *passing: type[Exception]) -> Iterator[None
         raise ConfigError(f"{kind} {spec!r}: {cause(''.join(told))}") from error
 
 
-def own_code(doing: str, *, model: str, augmentation: str) -> AbstractContextManager[None]:
+def own_code(config: "Config | CentralConfig", doing: str) -> AbstractContextManager[None]:
     """``users_code`` around what runs both model and augmentation.
 
     Args:
+        config: names them; where neither is the user's own, nothing is caught.
         doing: what is done with them, for the sentence.
-        model: the setting.
-        augmentation: the setting; where neither is the user's own, nothing is caught.
     Raises:
-        ConfigError: inside, in place of any exception but ``FedpartError``.
+        ConfigError: inside, as ``users_code`` does.
     """
-    settings = {"model": model, "augmentation": augmentation}
+    settings = {"model": config.model, "augmentation": config.augmentation}
     own = [(kind, spec) for kind, spec in settings.items() if ":" in spec]
     if not own:
         return nullcontext()
     *first, (kind, spec) = own
     named = "".join(f"{kind} {spec!r} and " for kind, spec in first)
-    return users_code(f"{doing} with {named}{kind}", spec, FedpartError)
+    return users_code(f"{doing} with {named}{kind}", spec)
 
 
 def call_own(kind: str, spec: str, **arguments: object) -> object:

@@ -123,13 +123,8 @@ class Program(Partitioned):
         Raises:
             ConfigError: a network or augmentation of the user's own raised.
         """
-        with self.own_code("telling psi"):
+        with own_code(self.config, "telling psi"):
             return self.hyper.readable(hyper)
-
-    def own_code(self, doing: str) -> AbstractContextManager[None]:
-        """``plugins.own_code`` around what runs this model and augmentation."""
-        config = self.config
-        return own_code(doing, model=config.model, augmentation=config.augmentation)
 
     @cached_property
     def run_token(self) -> int:

@@ -16,7 +16,6 @@ from fedpart.central.records import CentralEvaluation, CentralSummary
 from fedpart.errors import BusyError, DamagedError, DivergedError, FedpartError, OutputError
 from fedpart.interrupts import INTERRUPTS
 from fedpart.machine import slow_precision
-from fedpart.plugins import own_code
 from fedpart.run_files import check_free, check_packages, choose_folder, ended_well
 from fedpart.wording import duration, table
 
@@ -159,8 +158,7 @@ def _one(
             show.head()
             for text in run.warnings:
                 sys.stderr.write(f"warning: {text}\n")
-            with own_code("training", model=config.model, augmentation=config.augmentation):
-                run.run()
+            run.run()
             with INTERRUPTS.held():
                 return run.finish()
         except BaseException as error:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import BaseModel
 from torch.utils.data import TensorDataset
 
@@ -19,7 +20,7 @@ from fedpart.central.guard import check_finite
 from fedpart.central.objective import out_of_sample, score_tensors, weighted
 from fedpart.central.records import CentralEvaluation, CentralSummary
 from fedpart.central.state import TrainingState
-from fedpart.central.task import Examples
+from fedpart.central.task import first
 from fedpart.central.training import Training
 from fedpart.checkpoint import (
     read_checkpoint,
@@ -31,6 +32,7 @@ from fedpart.checkpoint import (
 )
 from fedpart.errors import DamagedError, OutputError
 from fedpart.origin import Origin
+from fedpart.plugins import own_code
 from fedpart.records import RunInfo
 from fedpart.run_files import ended_well, lock_run, never_saved, new_folder, now
 from fedpart.spelling import kebab
@@ -154,11 +156,15 @@ class CentralRun:
         """Train to the end, or until patience is over.
 
         Raises:
+            ConfigError: a model or augmentation of the user's own raised.
             DivergedError: a number that is not finite; what is recorded stays as it was before.
         """
         self._clock = time.perf_counter()
-        if not self._patience_over():
-            self.training.run(callbacks=[self._observe])
+        with torch.random.fork_rng(devices=[]):
+            while self._state.iteration < self.config.updates and not self._patience_over():
+                with own_code(self.config, "training"):
+                    self.training.step()
+                self._observe()
 
     def _due(self, done: int) -> bool:
         return done % self.config.eval_every == 0 or self._ends(done)
@@ -167,26 +173,25 @@ class CentralRun:
         """Whether training ends here, or fine-tuning begins."""
         return done in (self.config.iterations, self.config.updates)
 
-    def _observe(self, training: Training) -> None:
-        done = training.state.iteration
+    def _observe(self) -> None:
+        done = self.training.state.iteration
         due = self._due(done)
         if due:
-            evaluation = self._evaluate()
+            with own_code(self.config, f"evaluation after iteration {done}"):
+                evaluation = self._evaluate()
             path = self.path / "evaluations.jsonl"
             with writing(path), path.open("a", encoding="utf-8") as file:
                 file.write(evaluation.model_dump_json() + "\n")
             self.evaluations.append(evaluation)
             if self._counts is evaluation:
-                self._best = training.state
-        self._state = training.state
+                self._best = self.training.state
+        self._state = self.training.state
         if done % self.config.checkpoint_every == 0:
             self._save()
         if due:
             if self._events is not None:
                 self._events.log(evaluation)
             self.on_evaluation(evaluation)
-            if self._patience_over():
-                raise StopIteration
 
     @property
     def _counts(self) -> CentralEvaluation:
@@ -196,7 +201,7 @@ class CentralRun:
         return max(self.evaluations, key=lambda e: -math.inf if e.l_ml is None else e.l_ml)
 
     def _patience_over(self) -> bool:
-        if not self.config.patience or not self.evaluations:
+        if not (self.config.patience and self.evaluations and self._due(self._state.iteration)):
             return False
         since = len(self.evaluations) - 1 - self.evaluations.index(self._counts)
         return since >= self.config.patience
@@ -208,8 +213,8 @@ class CentralRun:
         most, ends = self.config.eval_size or None, self._ends(self.training.state.iteration)
         loss = training.take_loss()
         by_chunk = out_of_sample(training, most)
-        train = score_tensors(training, full, *_first(self.task.train, most))
-        test = score_tensors(training, full, *_first(self.task.test, None if ends else most))
+        train = score_tensors(training, full, *first(self.task.train, most))
+        test = score_tensors(training, full, *first(self.task.test, None if ends else most))
         validation = None
         if ends and self.task.validation is not None:
             validation = score_tensors(training, full, *self.task.validation).accuracy
@@ -343,7 +348,3 @@ class CentralRun:
 
 def _settings(config: CentralConfig) -> dict[str, Any]:
     return {kebab(name): value for name, value in config.result_values().items()}
-
-
-def _first(examples: Examples, most: int | None) -> Examples:
-    return examples[0][:most], examples[1][:most]

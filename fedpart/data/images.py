@@ -9,7 +9,7 @@ import numpy as np
 
 from fedpart.data.cache import cached, listing_key
 from fedpart.data.readers import class_labels, image_files, read_images
-from fedpart.errors import ConfigError, DataError
+from fedpart.errors import DataError, FedpartError
 from fedpart.plugins import call_own, users_code
 
 # Part of every key: a change of what is stored must not meet old entries.
@@ -61,7 +61,7 @@ def own_images(spec: str, data_dir: str | None) -> Images:
                 # Arrays will do.
                 mean, std = (tuple(float(v) for v in some) for some in (found.mean, found.std))
                 found = replace(found, mean=mean, std=std)
-    except ConfigError as error:
+    except FedpartError as error:
         # One code for whatever is wrong with it: what it raises is about data more often than not.
         raise DataError(str(error)) from error
     if not isinstance(found, Images):

@@ -89,11 +89,15 @@ from torch import nn
 class late(nn.Sequential):
     def __init__(self, num_classes, in_channels):
         super().__init__(nn.Flatten(), nn.Linear(784 * in_channels, num_classes))
+        self.steps = 0
 
     def forward(self, x):
+        self.steps += self.training
+        if self.steps > {steps}:
+            raise {kind}("too many steps")
         if len(x) > {most} and not self.training:
-            raise ValueError("too many images")
-        return super().forward(x)
+            raise {kind}("too many images")
+        return super().forward(x) * ({scale})
 """
 LATE_AUGMENTATION = """
 import torch
@@ -109,7 +113,7 @@ class late:
         return torch.ones({names})
 
     def apply(self, images, raw, noise):
-        if len(images) > {most} and not raw.requires_grad and torch.is_inference_mode_enabled():
+        if len(images) > {most} and not torch.is_grad_enabled():
             raise ValueError("too many images")
         return images * raw[0]
 
@@ -125,8 +129,9 @@ LATE = ("--model", "late_model:late", "--augmentation", "late_augmentation:late"
 def late(home, monkeypatch):
     """Writes both modules, as they are or mended."""
 
-    def write(most=1000, augmented=1000, silent=False, names=1, layer="nn.Flatten()"):
-        text = LATE_MODEL.format(most=most).replace("nn.Flatten()", layer)
+    def write(*, augmented=1000, silent=False, names=1, layer="nn.Flatten()", most=1000, **model):
+        defaults = {"steps": 1000, "kind": "ValueError", "scale": 1}
+        text = LATE_MODEL.format(most=most, **defaults | model).replace("nn.Flatten()", layer)
         (home / "late_model.py").write_text(text)
         text = LATE_AUGMENTATION.format(most=augmented, silent=silent, names=names)
         text = text.replace('("a",)', repr(tuple("ab"[:names])))
@@ -184,20 +189,78 @@ def test_the_test_images_are_named_where_only_they_fail(sim, home, late, monkeyp
     assert err.startswith(f"error: evaluation on the test images {BOTH}: ZeroDivisionError: ")
 
 
-def test_in_one_place_it_is_told_too_and_the_run_goes_on(sim, home, late):
-    """``sim.py central``: an evaluation that fails after half of the iterations."""
-    small = "--experiment data-size --iterations 4 --eval-every 2 --train-size 60 --test-size 20"
-    small += " --batch-size 4 --samples 2 --precision fp32 --method partitioned --seeds 1"
-    late(most=10)
-    code, _, err = sim("central", *LATE, *small.split())
-    assert code == 2
-    stopped, error, *more = err.splitlines()
-    assert stopped == "stopped after iteration 1; go on with: python sim.py central --resume run"
-    says = f"error: training {BOTH}: ValueError: too many images (late_model.py, line"
-    assert error.startswith(says)
-    assert not more
+CENTRAL = (
+    *("central", "--experiment", "data-size", "--dataset", "mnist", "--seeds", "1"),
+    *("--iterations", "4", "--eval-every", "2"),
+    *("--train-size", "60", "--test-size", "20", "--batch-size", "4", "--samples", "2"),
+    *("--precision", "fp32", "--method", "partitioned", *LATE),
+)
+
+
+@pytest.fixture
+def central(sim, home):
+    """Ends of ``sim.py central`` with both modules: -> (exit code, lines of stderr)."""
+
+    def run(*words):
+        code, _, err = sim(*(words or CENTRAL))
+        return code, err.splitlines()
+
+    return run
+
+
+def without_clock(folder):
+    lines = (folder / "evaluations.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+# What fails, the iteration to go on from, and what is said.
+IN_ONE_PLACE = [
+    ({"most": 10}, 1, f"evaluation after iteration 2 {BOTH}: ValueError: too many images (late_m"),
+    (
+        {"augmented": 10},
+        1,
+        f"evaluation after iteration 2 {BOTH}: ValueError: too many images (late_augmentation",
+    ),
+    ({"silent": True}, 1, f"evaluation after iteration 2 {BOTH}: LookupError: cannot tell (late_a"),
+    ({"most": 10, "kind": "StopIteration"}, 1, f"evaluation after iteration 2 {BOTH}: StopIterati"),
+    ({"steps": 8}, 2, f"training {BOTH}: ValueError: too many steps (late_model.py, line"),
+    ({"steps": 8, "kind": "StopIteration"}, 2, f"training {BOTH}: StopIteration: too many steps"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "done", "says"), IN_ONE_PLACE)
+def test_in_one_place_it_is_told_too_and_the_run_goes_on(central, home, late, wrong, done, says):
+    """``sim.py central``: mended, it ends with the numbers of a run without a fault."""
+    late(**wrong)
+    code, (stopped, error, *more) = central()
+    assert (code, more) == (2, [])
+    again = "go on with: python sim.py central --resume run"
+    assert stopped == f"stopped after iteration {done}; {again}"
+    assert error.startswith(f"error: {says}")
     late()
-    assert sim("central", "--resume", "run")[0] == 0
+    assert central("central", "--resume", "run") == (0, [])
+    assert central(*CENTRAL, "--out", "whole") == (0, [])
+    assert without_clock(home / "run") == without_clock(home / "whole")
+
+
+def test_in_one_place_what_diverges_is_no_fault_of_the_module(central, home, late):
+    """It would diverge again: no word of going on."""
+    late(layer="nn.Flatten()", scale="float('nan') if self.steps > 8 else 1")
+    code, (error, *more) = central()
+    assert (code, more) == (2, [])
+    assert error.startswith("error: the loss is nan at iteration 3 with lr")
+
+
+def test_in_one_place_our_own_faults_are_not_put_on_the_module(central, home, late, monkeypatch):
+    """Writing and printing are ours, whatever is trained."""
+    late()
+
+    def fail(lines, record):
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr("fedpart.central.command._Lines.evaluation", fail)
+    with pytest.raises(RuntimeError, match=r"^ours$"):
+        central()
 
 
 @pytest.mark.parametrize(
