@@ -13,7 +13,7 @@ Examples = tuple[Tensor, Tensor]
 
 
 def first(examples: Examples, most: int | None) -> Examples:
-    """So many of them; all where None."""
+    """The first ``most`` of inputs [n, ...] and labels [n]; all of them where None."""
     return examples[0][:most], examples[1][:most]
 
 
