@@ -1,10 +1,12 @@
 """Train federated partitioned networks over simulated clients: ``python sim.py --help``."""
 
+from fedpart import output
 from fedpart.interrupts import INTERRUPTS, Terminated
 
 if __name__ == "__main__":
     # Before the imports that take long: a signal that comes with them would leave a traceback.
     INTERRUPTS.install()
+    output.install()
 
 import contextlib
 import importlib
@@ -26,7 +28,7 @@ from fedpart.arguments import (
 )
 from fedpart.commands import COMMANDS
 from fedpart.config import Config
-from fedpart.errors import FedpartError, OutputError
+from fedpart.errors import ClosedError, FedpartError, OutputError
 from fedpart.idle import first_warnings
 from fedpart.progress import Progress, make_progress
 from fedpart.records import EvaluationRecord, RoundRecord, Summary
@@ -62,13 +64,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
     os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
     INTERRUPTS.advice, INTERRUPTS.told = "", False
+    exit_code = 0
     try:
         if words and words[0] in COMMANDS:
-            return COMMANDS[words[0]](words[1:]) or 0
-        if words and words[0] == "deploy":
+            exit_code = COMMANDS[words[0]](words[1:]) or 0
+        elif words and words[0] == "deploy":
             _deploy(words[1:])
         else:
             _run(words)
+        sys.stdout.flush()
     except Ended as ended:
         return ended.exit_code
     except (Exception, KeyboardInterrupt, Terminated) as error:
@@ -76,11 +80,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if exit_code == 1:
             raise
         if exit_code not in (INTERRUPTED, TERMINATED):
-            sys.stderr.write(f"error: {reason}\n")
+            if not isinstance(error, ClosedError):
+                sys.stderr.write(f"error: {reason}\n")
         elif not INTERRUPTS.told:
             sys.stderr.write(f"{INTERRUPTS.sentence}\n")
-        return exit_code
-    return 0
+    return exit_code
 
 
 def _why(error: BaseException) -> tuple[str, int]:
@@ -326,8 +330,7 @@ def _leave(exit_code: int) -> NoReturn:
 
     Its thread is then still inside Ray's library, where an interpreter that shuts down crashes.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    output.flush()
     if any(thread.name == "ray" for thread in threading.enumerate()):
         os._exit(exit_code)
     sys.exit(exit_code)

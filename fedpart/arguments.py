@@ -35,8 +35,9 @@ _EPILOG = """other commands:
   sim.py split --dataset rotmnist --out split.png   who holds what
   sim.py deploy --local N   rehearse on N of Flower's own nodes, with TLS and keys, on this machine
 
-exit codes: 0 done, 1 a mistake of this program, 2 unusable setting, 3 unusable data, 4 run folder,
-5 clients failed, 130 interrupted, 143 terminated; of drill, 1 is a fault that went wrong
+exit codes: 0 done, 1 a mistake of this program, 2 unusable setting, 3 unusable data, 4 run folder
+or output, 5 clients failed, 130 interrupted, 143 terminated, 141 nobody reads the output; of drill,
+1 is a fault that went wrong
 """
 
 

@@ -287,6 +287,23 @@ def _own_augmentation(name: str, start: float, shape: tuple[int, int, int]) -> A
     return found
 
 
+def readable(family: Augmentation | None, raw: Tensor) -> dict[str, float]:
+    """What a family says of its raw values; nothing without one.
+
+    Raises:
+        ConfigError: it is the user's own, and gives other names than for its initial values.
+    """
+    if family is None:
+        return {}
+    told = family.readable(raw)
+    if told.keys() != (first := family.readable(family.initial())).keys():
+        raise ConfigError(
+            f"augmentation {type(family).__name__}: readable names {', '.join(told)}, and of the "
+            f"initial values {', '.join(first)}; it must give the same names each time"
+        )
+    return told
+
+
 def natural_widths(family: Augmentation | None, raw: Tensor) -> Tensor:
     """Widths in radians, half images, log-factors and slopes, [6], differentiable in ``raw``.
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedpart.augment import Augmentation
+from fedpart.augment import Augmentation, readable
 from fedpart.models import CONCRETE_TEMPERATURE
 
 # Values of one tensor in a line of the records.
@@ -125,7 +125,7 @@ class DeclaredPsi:
     def readable(self, hyper: Tensor) -> dict[str, float]:
         """Psi in plain units by the name of its buffer, numbered where there are several."""
         affine, tensors = self.split(hyper)
-        named = self.augmentation.readable(affine) if self.augmentation else {}
+        named = readable(self.augmentation, affine)
         for name, value in tensors.items():
             numbers = self.readers[name](value.double()).flatten().tolist()
             names = (

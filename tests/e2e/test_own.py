@@ -120,7 +120,7 @@ class late:
     def readable(self, raw):
         if raw[0] != 1 and {silent}:
             raise LookupError("cannot tell")
-        return {{"a": float(raw[0])}}
+        return {{{told}: float(raw[0])}}
 """
 LATE = ("--model", "late_model:late", "--augmentation", "late_augmentation:late", "--out", "run")
 
@@ -129,11 +129,20 @@ LATE = ("--model", "late_model:late", "--augmentation", "late_augmentation:late"
 def late(home, monkeypatch):
     """Writes both modules, as they are or mended."""
 
-    def write(*, augmented=1000, silent=False, names=1, layer="nn.Flatten()", most=1000, **model):
+    def write(
+        *,
+        augmented=1000,
+        silent=False,
+        told="'a'",
+        names=1,
+        layer="nn.Flatten()",
+        most=1000,
+        **model,
+    ):
         defaults = {"steps": 1000, "kind": "ValueError", "scale": 1}
         text = LATE_MODEL.format(most=most, **defaults | model).replace("nn.Flatten()", layer)
         (home / "late_model.py").write_text(text)
-        text = LATE_AUGMENTATION.format(most=augmented, silent=silent, names=names)
+        text = LATE_AUGMENTATION.format(most=augmented, silent=silent, told=told, names=names)
         text = text.replace('("a",)', repr(tuple("ab"[:names])))
         (home / "late_augmentation.py").write_text(text)
         for name in ("late_model", "late_augmentation"):
@@ -142,6 +151,7 @@ def late(home, monkeypatch):
     return write
 
 
+OTHER_NAMES = "'a' if raw[0] == 1 else f'b{raw[0]}'"
 BOTH = "with model 'late_model:late' and augmentation 'late_augmentation:late'"
 
 
@@ -157,6 +167,7 @@ BOTH = "with model 'late_model:late' and augmentation 'late_augmentation:late'"
             f"evaluation after round 1 {BOTH}: ValueError: too many images (late_augmentation.py",
         ),
         ({"silent": True}, f"telling psi {BOTH}: LookupError: cannot tell (late_augmentation"),
+        ({"told": OTHER_NAMES}, "augmentation late: readable names b"),
     ],
 )
 def test_what_raises_only_later_is_told_and_the_run_goes_on(sim, home, late, wrong, says):
@@ -222,6 +233,7 @@ IN_ONE_PLACE = [
         f"evaluation after iteration 2 {BOTH}: ValueError: too many images (late_augmentation",
     ),
     ({"silent": True}, 1, f"evaluation after iteration 2 {BOTH}: LookupError: cannot tell (late_a"),
+    ({"told": OTHER_NAMES}, 1, "augmentation late: readable names b"),
     ({"most": 10, "kind": "StopIteration"}, 1, f"evaluation after iteration 2 {BOTH}: StopIterati"),
     ({"steps": 8}, 2, f"training {BOTH}: ValueError: too many steps (late_model.py, line"),
     ({"steps": 8, "kind": "StopIteration"}, 2, f"training {BOTH}: StopIteration: too many steps"),
