@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from fedpart.run_folder import RunFolder
     from fedpart.server import ServerState
 
-# 130 and 143, as shells count.
-INTERRUPTED, TERMINATED = 128 + SIGINT, 128 + SIGTERM
+# 130 and 143, as shells count, and 141.
+INTERRUPTED, TERMINATED, CLOSED = 128 + SIGINT, 128 + SIGTERM, ClosedError.exit_code
 
 
 class Ended(BaseException):
@@ -79,10 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         reason, exit_code = _why(error)
         if exit_code == 1:
             raise
-        if exit_code not in (INTERRUPTED, TERMINATED):
-            if not isinstance(error, ClosedError):
-                sys.stderr.write(f"error: {reason}\n")
-        elif not INTERRUPTS.told:
+        if exit_code not in (INTERRUPTED, TERMINATED, CLOSED):
+            sys.stderr.write(f"error: {reason}\n")
+        elif exit_code != CLOSED and not INTERRUPTS.told:
             sys.stderr.write(f"{INTERRUPTS.sentence}\n")
     return exit_code
 
@@ -139,7 +138,13 @@ def _several_seeds(
             progress.skip(summary)
         else:
             begun = run.state == "begun"
-            summary, data = _one_run(run.config, argv, progress, data, begun, whole=config)
+            try:
+                summary, data = _one_run(run.config, argv, progress, data, begun, whole=config)
+            except ClosedError:
+                # Between two runs: within one, it has been told.
+                if any(run.summary is None for run in seed_runs(parent, config)):
+                    sys.stderr.write(f"stopped before the last seed; {_again(parent)}\n")
+                raise
             INTERRUPTS.advice = f"; {_again(parent)}"
         summaries.append(summary)
     if not config.json_summary:
@@ -275,7 +280,7 @@ def _ending(folder: "RunFolder", progress: Progress, top: Path) -> Iterator[None
         with INTERRUPTS.ending():
             progress.close()
             reason, code = _why(error)
-            if code not in (1, INTERRUPTED, TERMINATED):
+            if code not in (1, INTERRUPTED, TERMINATED, CLOSED):
                 sys.stderr.write(f"error: {reason}\n")
             # A full disk, say: the first error is the one to show.
             with contextlib.suppress(OutputError):

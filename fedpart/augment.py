@@ -8,14 +8,13 @@ A user's own may change images in any way that is differentiable in its raw valu
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedpart.errors import ConfigError
-from fedpart.plugins import call_own, users_code
+from fedpart.own_augmentation import own_augmentation
 from fedpart.warp import compose, warp
 
 NAMES = ("rotation", "translate_x", "translate_y", "scale_x", "scale_y", "shear")
@@ -237,71 +236,7 @@ def build_augmentation(
         return Asymmetric(start)
     if name == "generators":
         return Generators(start, transform)
-    return _own_augmentation(name, start, shape)
-
-
-def _own_augmentation(name: str, start: float, shape: tuple[int, int, int]) -> Augmentation:
-    """The user's family, tried out on two blank images."""
-    own: Any = call_own("augmentation", name, start=start)
-    with users_code("augmentation", name):
-        raw, count = own.initial(), len(own.names)
-    if not isinstance(raw, Tensor):
-        raise ConfigError(f"augmentation {name!r}: initial returns no tensor")
-    if tuple(raw.shape) != (count,) or raw.dtype != torch.float32:
-        raise ConfigError(
-            f"augmentation {name!r} has {count} names and initial values of shape "
-            f"{tuple(raw.shape)} and type {raw.dtype}; there must be one float32 for each name"
-        )
-    if not torch.isfinite(raw).all():
-        raise ConfigError(f"augmentation {name!r}: initial gives values that are not finite")
-    leaf, blank = raw.detach().clone().requires_grad_(), torch.zeros(2, *shape)
-    with users_code("augmentation", name):
-        changed = own.apply(blank.clone(), leaf.clone(), torch.zeros(2, own.noise_size))
-        told = own.readable(raw)
-    numbers = isinstance(told, dict) and all(
-        isinstance(key, str) and isinstance(value, float | int) and math.isfinite(value)
-        for key, value in told.items()
-    )
-    if not numbers:
-        raise ConfigError(
-            f"augmentation {name!r}: readable returns {told!r:.60}, not a dict of names and finite "
-            "numbers"
-        )
-    if not isinstance(changed, Tensor):
-        raise ConfigError(f"augmentation {name!r}: apply returns no tensor")
-    if changed.shape != blank.shape or changed.dtype != blank.dtype:
-        raise ConfigError(
-            f"augmentation {name!r} makes images of shape {tuple(changed.shape)} and type "
-            f"{changed.dtype} out of {tuple(blank.shape)} and {blank.dtype}; both must stay"
-        )
-    if not torch.isfinite(changed).all():
-        raise ConfigError(
-            f"augmentation {name!r}: apply, on blank images, gives values that are not finite"
-        )
-    if count and not changed.requires_grad:
-        raise ConfigError(
-            f"augmentation {name!r}: apply gives images through which no gradient reaches its raw "
-            "values, which would never be learned: leave detach and no_grad out of it"
-        )
-    found: Augmentation = own
-    return found
-
-
-def readable(family: Augmentation | None, raw: Tensor) -> dict[str, float]:
-    """What a family says of its raw values; nothing without one.
-
-    Raises:
-        ConfigError: it is the user's own, and gives other names than for its initial values.
-    """
-    if family is None:
-        return {}
-    told = family.readable(raw)
-    if told.keys() != (first := family.readable(family.initial())).keys():
-        raise ConfigError(
-            f"augmentation {type(family).__name__}: readable names {', '.join(told)}, and of the "
-            f"initial values {', '.join(first)}; it must give the same names each time"
-        )
-    return told
+    return own_augmentation(name, start, shape)
 
 
 def natural_widths(family: Augmentation | None, raw: Tensor) -> Tensor:

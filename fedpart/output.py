@@ -22,7 +22,15 @@ class Output(io.TextIOWrapper):
         if stream is None:
             return cls(open(os.devnull, "wb"))
         like = cast(io.TextIOWrapper, stream)
-        return cls(like.buffer, like.encoding, like.errors, line_buffering=like.line_buffering)
+        # No run is lost for a sign that the encoding lacks.
+        errors = "replace" if like.errors == "strict" else like.errors
+        return cls(
+            like.buffer,
+            like.encoding,
+            errors,
+            line_buffering=like.line_buffering,
+            write_through=like.write_through,
+        )
 
     def write(self, text: str) -> int:
         """Write.

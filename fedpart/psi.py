@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedpart.augment import Augmentation, readable
+from fedpart.augment import Augmentation
 from fedpart.models import OwnHyper
 
 
@@ -63,7 +63,7 @@ class HyperSpec:
     def readable(self, hyper: Tensor) -> dict[str, float]:
         """Psi in plain units: degrees, fractions of half the image, factors, drop rates."""
         affine, held = self.split(hyper)
-        named = readable(self.augmentation, affine)
+        named = self.augmentation.readable(affine) if self.augmentation else {}
         for i, name in enumerate(self.dropout, 1):
             named[f"dropout_{i}"] = float(held[name].double().sigmoid())
         for own in self.own:

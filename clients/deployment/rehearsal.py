@@ -158,7 +158,6 @@ def _rehearse(
             settings["chunks"] = ",".join(map(repr, config.chunks))
             run = deployment.run(**settings, resume=resume or None)
             _follow(deployment, run, watch, progress)
-        progress.end(read_record(out / "summary.json", Summary), out)
     except BaseException as error:
         with INTERRUPTS.ending():
             progress.close()
@@ -179,6 +178,7 @@ def _rehearse(
             else:
                 sys.stderr.write("stopped before the first round; start again as before\n")
         raise error
+    progress.end(read_record(out / "summary.json", Summary), out)
 
 
 def _join(deployment: Deployment, progress: Progress) -> None:

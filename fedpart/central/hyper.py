@@ -14,8 +14,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedpart.augment import Augmentation, readable
-from fedpart.models import CONCRETE_TEMPERATURE
+from fedpart.augment import Augmentation
+from fedpart.models import CONCRETE_TEMPERATURE, finite
 
 # Values of one tensor in a line of the records.
 _MOST = 64
@@ -125,9 +125,9 @@ class DeclaredPsi:
     def readable(self, hyper: Tensor) -> dict[str, float]:
         """Psi in plain units by the name of its buffer, numbered where there are several."""
         affine, tensors = self.split(hyper)
-        named = readable(self.augmentation, affine)
+        named = self.augmentation.readable(affine) if self.augmentation else {}
         for name, value in tensors.items():
-            numbers = self.readers[name](value.double()).flatten().tolist()
+            numbers = finite(name, self.readers[name](value.double()).flatten().tolist())
             names = (
                 [name]
                 if len(numbers) == 1

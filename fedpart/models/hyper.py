@@ -5,6 +5,7 @@ function that turns its values into plain numbers. One that draws noise takes it
 ``self.generator``, which is lent to it.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedpart.errors import ConfigError
 from fedpart.models.draw import Source
 from fedpart.models.dropout import ConcreteDropout
 
@@ -31,11 +33,29 @@ class OwnHyper:
     read: Callable[[Tensor], Tensor]
 
     def readable(self, values: Tensor) -> dict[str, float]:
-        """Plain numbers: the buffer's name, with a number behind it where there are several."""
-        numbers = self.read(values.detach()).double().flatten().tolist()
+        """Plain numbers: the buffer's name, with a number behind it where there are several.
+
+        Raises:
+            ConfigError: the user's function gives numbers that are not finite.
+        """
+        numbers = finite(self.name, self.read(values.detach()).double().flatten().tolist())
         if len(numbers) == 1:
             return {self.name: numbers[0]}
         return {f"{self.name}_{i}": number for i, number in enumerate(numbers, 1)}
+
+
+def finite(name: str, numbers: list[float]) -> list[float]:
+    """What a layer's function made of the values of its buffer ``name``.
+
+    Raises:
+        ConfigError: not all of them are finite.
+    """
+    if not all(map(math.isfinite, numbers)):
+        raise ConfigError(
+            f"hyperparameter {name!r}: its function turns it into {numbers!s:.60}; the numbers "
+            "must be finite"
+        )
+    return numbers
 
 
 def own_hyperparameters(module: nn.Module) -> list[OwnHyper]:

@@ -25,7 +25,12 @@ def shell(line: str, *words: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize(
-    ("words", "line"), [(("--help",), "2>&1 | :"), (("table", str(SIM.parent / "results")), "| :")]
+    ("words", "line"),
+    [
+        (("--help",), "2>&1 | :"),
+        (("table", "--help"), "| :"),
+        (("table", str(SIM.parent / "results")), "| :"),
+    ],
 )
 def test_a_command_whose_reader_has_gone_ends_without_a_word(home, words, line):
     done = shell(line, *words)
@@ -54,6 +59,24 @@ def test_a_run_whose_reader_has_gone_stops_and_can_go_on(sim, home, words, line)
     assert json.loads((home / "run" / "run.json").read_text())["exit"] == "ok"
 
 
+def test_between_two_seeds_it_is_told_how_to_go_on_too(sim, home):
+    """The reader goes as the first summary is written: the second seed has not begun."""
+    done = shell("--out run | (exec 0<&-; sleep 1)", *TINY, "--seeds", "2", "--json")
+    assert done.returncode == 141
+    assert done.stderr.splitlines()[-1] == (
+        "stopped before the last seed; go on with: python sim.py --resume run"
+    )
+    assert sim("--resume", "run")[0] == 0
+    assert len(list((home / "run").glob("*/summary.json"))) == 2
+
+
+def test_a_sign_that_the_encoding_lacks_costs_no_run(home, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = shell("--out run", *TINY)
+    assert done.returncode == 0, done.stderr
+    assert "rotation ?" in done.stdout
+
+
 def test_a_run_that_cannot_warn_goes_on(home):
     done = shell("2> >(:)", *TINY, "--workers", "2", "--out", "run")
     assert done.returncode == 0
@@ -69,8 +92,9 @@ def test_closed_streams_are_written_to_nowhere(home, line):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
-def test_output_on_a_full_disk_is_one_sentence(home):
-    done = shell("> /dev/full", "table", str(SIM.parent / "results"))
+@pytest.mark.parametrize("word", [str(SIM.parent / "results"), "--help"])
+def test_output_on_a_full_disk_is_one_sentence(home, word):
+    done = shell("> /dev/full", "table", word)
     assert done.returncode == 4
     assert done.stderr.splitlines()[-1] == (
         "error: the output cannot be written: No space left on device; send it elsewhere"

@@ -104,7 +104,7 @@ import torch
 
 
 class late:
-    names, noise_size = ("a",), 1
+    names, noise_size, calls = ("a",), 1, 0
 
     def __init__(self, start):
         pass
@@ -120,7 +120,8 @@ class late:
     def readable(self, raw):
         if raw[0] != 1 and {silent}:
             raise LookupError("cannot tell")
-        return {{{told}: float(raw[0])}}
+        late.calls += 1
+        return {{{told}: float(raw[0])}} if late.calls > 1 else {{"a": 1.0}}
 """
 LATE = ("--model", "late_model:late", "--augmentation", "late_augmentation:late", "--out", "run")
 
@@ -151,7 +152,7 @@ def late(home, monkeypatch):
     return write
 
 
-OTHER_NAMES = "'a' if raw[0] == 1 else f'b{raw[0]}'"
+OWN = "augmentation 'late_augmentation:late'"
 BOTH = "with model 'late_model:late' and augmentation 'late_augmentation:late'"
 
 
@@ -167,7 +168,10 @@ BOTH = "with model 'late_model:late' and augmentation 'late_augmentation:late'"
             f"evaluation after round 1 {BOTH}: ValueError: too many images (late_augmentation.py",
         ),
         ({"silent": True}, f"telling psi {BOTH}: LookupError: cannot tell (late_augmentation"),
-        ({"told": OTHER_NAMES}, "augmentation late: readable names b"),
+        ({"told": "'b'"}, f"{OWN}: readable names b now, and named a at the start; it must"),
+        ({"told": "1"}, f"{OWN}: readable returns {{1: "),
+        ({"told": "'a': 'much', 'b'"}, f"{OWN}: readable returns {{'a': 'much'"),
+        ({"told": "'a': float('nan'), 'b'"}, f"{OWN}: readable returns {{'a': nan"),
     ],
 )
 def test_what_raises_only_later_is_told_and_the_run_goes_on(sim, home, late, wrong, says):
@@ -233,7 +237,7 @@ IN_ONE_PLACE = [
         f"evaluation after iteration 2 {BOTH}: ValueError: too many images (late_augmentation",
     ),
     ({"silent": True}, 1, f"evaluation after iteration 2 {BOTH}: LookupError: cannot tell (late_a"),
-    ({"told": OTHER_NAMES}, 1, "augmentation late: readable names b"),
+    ({"told": "'b'"}, 1, f"{OWN}: readable names b now, and named a at the start"),
     ({"most": 10, "kind": "StopIteration"}, 1, f"evaluation after iteration 2 {BOTH}: StopIterati"),
     ({"steps": 8}, 2, f"training {BOTH}: ValueError: too many steps (late_model.py, line"),
     ({"steps": 8, "kind": "StopIteration"}, 2, f"training {BOTH}: StopIteration: too many steps"),

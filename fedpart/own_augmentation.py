@@ -1,0 +1,124 @@
+"""A family of augmentations of the user's own: tried out at the start, and watched later."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from fedpart.errors import ConfigError
+from fedpart.plugins import call_own, users_code
+
+
+@dataclass(frozen=True)
+class OwnAugmentation:
+    """A family as ``fedpart.augment.Augmentation`` describes it.
+
+    Attributes:
+        family: the user's.
+        setting: what names it.
+        told: the names that its ``readable`` gave at the start.
+    """
+
+    family: Any
+    setting: str
+    told: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One for each raw value."""
+        return tuple(self.family.names)
+
+    @property
+    def noise_size(self) -> int:
+        """Numbers in [-1, 1] that one image needs."""
+        size: int = self.family.noise_size
+        return size
+
+    def initial(self) -> Tensor:
+        """Raw values at the start, [H] float32."""
+        raw: Tensor = self.family.initial()
+        return raw
+
+    def apply(self, images: Tensor, raw: Tensor, noise: Tensor) -> Tensor:
+        """Changed images [n, c, h, w], each by its row of ``noise`` [n, noise_size]."""
+        changed: Tensor = self.family.apply(images, raw, noise)
+        return changed
+
+    def readable(self, raw: Tensor) -> dict[str, float]:
+        """Raw values in plain units.
+
+        Raises:
+            ConfigError: no names and finite numbers, or other names than at the start.
+        """
+        told = check_told(self.setting, self.family.readable(raw))
+        if told.keys() != set(self.told):
+            raise ConfigError(
+                f"augmentation {self.setting!r}: readable names {', '.join(told)} now, and named "
+                f"{', '.join(self.told)} at the start; it must give the same names each time"
+            )
+        return told
+
+
+def check_told(setting: str, told: object) -> dict[str, float]:
+    """What ``readable`` returned.
+
+    Raises:
+        ConfigError: it is no dict of names and finite numbers.
+    """
+    if not isinstance(told, dict) or not all(
+        isinstance(key, str) and isinstance(value, float | int) and math.isfinite(value)
+        for key, value in told.items()
+    ):
+        raise ConfigError(
+            f"augmentation {setting!r}: readable returns {told!r:.60}, not a dict of names and "
+            "finite numbers"
+        )
+    return cast(dict[str, float], told)
+
+
+def own_augmentation(name: str, start: float, shape: tuple[int, int, int]) -> OwnAugmentation:
+    """Make the user's family, and try it out on two blank images.
+
+    Args:
+        name: ``module:Class``, called with ``start``.
+        start: width at the start.
+        shape: (channels, height, width) of the images.
+    Raises:
+        ConfigError: the class cannot be imported or made, lacks what a family offers, or fails.
+    """
+    own: Any = call_own("augmentation", name, start=start)
+    with users_code("augmentation", name):
+        raw, count = own.initial(), len(own.names)
+    if not isinstance(raw, Tensor):
+        raise ConfigError(f"augmentation {name!r}: initial returns no tensor")
+    if tuple(raw.shape) != (count,) or raw.dtype != torch.float32:
+        raise ConfigError(
+            f"augmentation {name!r} has {count} names and initial values of shape "
+            f"{tuple(raw.shape)} and type {raw.dtype}; there must be one float32 for each name"
+        )
+    if not torch.isfinite(raw).all():
+        raise ConfigError(f"augmentation {name!r}: initial gives values that are not finite")
+    leaf, blank = raw.detach().clone().requires_grad_(), torch.zeros(2, *shape)
+    with users_code("augmentation", name):
+        changed = own.apply(blank.clone(), leaf.clone(), torch.zeros(2, own.noise_size))
+        told = own.readable(raw)
+    known = check_told(name, told)
+    if not isinstance(changed, Tensor):
+        raise ConfigError(f"augmentation {name!r}: apply returns no tensor")
+    if changed.shape != blank.shape or changed.dtype != blank.dtype:
+        raise ConfigError(
+            f"augmentation {name!r} makes images of shape {tuple(changed.shape)} and type "
+            f"{changed.dtype} out of {tuple(blank.shape)} and {blank.dtype}; both must stay"
+        )
+    if not torch.isfinite(changed).all():
+        raise ConfigError(
+            f"augmentation {name!r}: apply, on blank images, gives values that are not finite"
+        )
+    if count and not changed.requires_grad:
+        raise ConfigError(
+            f"augmentation {name!r}: apply gives images through which no gradient reaches its raw "
+            "values, which would never be learned: leave detach and no_grad out of it"
+        )
+    return OwnAugmentation(own, name, tuple(known))
