@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpart.augment import Augmentation
-from fedpart.models import CONCRETE_TEMPERATURE, finite
+from fedpart.models import CONCRETE_TEMPERATURE
 
 # Values of one tensor in a line of the records.
 _MOST = 64
@@ -127,7 +127,7 @@ class DeclaredPsi:
         affine, tensors = self.split(hyper)
         named = self.augmentation.readable(affine) if self.augmentation else {}
         for name, value in tensors.items():
-            numbers = finite(name, self.readers[name](value.double()).flatten().tolist())
+            numbers = self.readers[name](value.double()).flatten().tolist()
             names = (
                 [name]
                 if len(numbers) == 1

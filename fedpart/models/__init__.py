@@ -6,7 +6,7 @@ from fedpart.models.draw import Source, Streams, uniform
 from fedpart.models.dropout import CONCRETE_TEMPERATURE, ConcreteDropout, swap_dropout
 from fedpart.models.fixup import FixupResNet
 from fedpart.models.half import BatchedHalf
-from fedpart.models.hyper import OwnHyper, finite, noise, own_hyperparameters
+from fedpart.models.hyper import OwnHyper, noise, own_hyperparameters
 from fedpart.models.mlp import MLP
 from fedpart.models.resnet9 import ResNet9, ResNet9Narrow
 from fedpart.models.wide import WideResNet
@@ -27,7 +27,6 @@ __all__ = [
     "WideResNet",
     "build_model",
     "check_module",
-    "finite",
     "noise",
     "own_hyperparameters",
     "swap_dropout",

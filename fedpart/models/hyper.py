@@ -36,26 +36,17 @@ class OwnHyper:
         """Plain numbers: the buffer's name, with a number behind it where there are several.
 
         Raises:
-            ConfigError: the user's function gives numbers that are not finite.
+            ConfigError: the layer's function gives numbers that are not finite.
         """
-        numbers = finite(self.name, self.read(values.detach()).double().flatten().tolist())
+        numbers = self.read(values.detach()).double().flatten().tolist()
+        if not all(map(math.isfinite, numbers)):
+            raise ConfigError(
+                f"hyperparameter {self.name!r}: its function turns it into {numbers!s:.60}; the "
+                "numbers must be finite"
+            )
         if len(numbers) == 1:
             return {self.name: numbers[0]}
         return {f"{self.name}_{i}": number for i, number in enumerate(numbers, 1)}
-
-
-def finite(name: str, numbers: list[float]) -> list[float]:
-    """What a layer's function made of the values of its buffer ``name``.
-
-    Raises:
-        ConfigError: not all of them are finite.
-    """
-    if not all(map(math.isfinite, numbers)):
-        raise ConfigError(
-            f"hyperparameter {name!r}: its function turns it into {numbers!s:.60}; the numbers "
-            "must be finite"
-        )
-    return numbers
 
 
 def own_hyperparameters(module: nn.Module) -> list[OwnHyper]:

@@ -14,6 +14,7 @@ from fedpart.errors import ConfigError
 from fedpart.models import (
     ConcreteDropout,
     MnistCNN,
+    OwnHyper,
     build_model,
     check_module,
     noise,
@@ -196,3 +197,11 @@ def test_a_model_without_shapes_is_refused(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ConfigError, match="has no shape yet"):
         build_model("lazy_model:lazy", 10, 1)
+
+
+def test_a_hyperparameter_that_is_not_finite_in_plain_numbers_is_refused():
+    one = OwnHyper("0.log_width", torch.zeros(()), torch.exp)
+    assert one.readable(torch.tensor(0.0)) == {"0.log_width": 1.0}
+    says = r"hyperparameter '0.log_width': its function turns it into \[inf\]; the numbers must be"
+    with pytest.raises(ConfigError, match=says):
+        one.readable(torch.tensor(1e4))
