@@ -22,8 +22,8 @@ class Output(io.TextIOWrapper):
         if stream is None:
             return cls(open(os.devnull, "wb"))
         like = cast(io.TextIOWrapper, stream)
-        # No run is lost for a sign that the encoding lacks.
-        errors = "replace" if like.errors == "strict" else like.errors
+        # No run is lost for a sign that the encoding lacks; standard error spells it out already.
+        errors = like.errors if like.errors == "backslashreplace" else "replace"
         return cls(
             like.buffer,
             like.encoding,

@@ -2,7 +2,8 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, cast
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,23 +19,16 @@ class OwnAugmentation:
     Attributes:
         family: the user's.
         setting: what names it.
+        names: one for each raw value, [H].
+        noise_size: numbers in [-1, 1] that one image needs.
         told: the names that its ``readable`` gave at the start.
     """
 
     family: Any
     setting: str
+    names: tuple[str, ...]
+    noise_size: int
     told: tuple[str, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """One for each raw value."""
-        return tuple(self.family.names)
-
-    @property
-    def noise_size(self) -> int:
-        """Numbers in [-1, 1] that one image needs."""
-        size: int = self.family.noise_size
-        return size
 
     def initial(self) -> Tensor:
         """Raw values at the start, [H] float32."""
@@ -52,30 +46,41 @@ class OwnAugmentation:
         Raises:
             ConfigError: no names and finite numbers, or other names than at the start.
         """
-        told = check_told(self.setting, self.family.readable(raw))
+        # What is told may not change what is trained.
+        told = check_told(self.setting, self.family.readable(raw.detach().clone()))
         if told.keys() != set(self.told):
+            now, before = (", ".join(names) or "nothing" for names in (told, self.told))
             raise ConfigError(
-                f"augmentation {self.setting!r}: readable names {', '.join(told)} now, and named "
-                f"{', '.join(self.told)} at the start; it must give the same names each time"
+                f"augmentation {self.setting!r}: readable names {now} now, and named {before} at "
+                "the start; it must give the same names each time"
             )
         return told
 
 
 def check_told(setting: str, told: object) -> dict[str, float]:
-    """What ``readable`` returned.
+    """What ``readable`` returned, as plain numbers.
 
     Raises:
-        ConfigError: it is no dict of names and finite numbers.
+        ConfigError: it is no dict of names, each on one line, and finite real numbers.
     """
-    if not isinstance(told, dict) or not all(
-        isinstance(key, str) and isinstance(value, float | int) and math.isfinite(value)
-        for key, value in told.items()
-    ):
-        raise ConfigError(
-            f"augmentation {setting!r}: readable returns {told!r:.60}, not a dict of names and "
-            "finite numbers"
-        )
-    return cast(dict[str, float], told)
+    wrong = (
+        f"augmentation {setting!r}: readable returns {told!r:.60}, not a dict of names and finite "
+        "numbers"
+    )
+    if not isinstance(told, dict):
+        raise ConfigError(wrong)
+    numbers = {}
+    for name, value in told.items():
+        named = isinstance(name, str) and name.isprintable() and name
+        if not named or not isinstance(value, Real) or isinstance(value, bool):
+            raise ConfigError(wrong)
+        try:
+            numbers[name] = float(value)
+        except OverflowError:
+            raise ConfigError(wrong) from None
+        if not math.isfinite(numbers[name]):
+            raise ConfigError(wrong)
+    return numbers
 
 
 def own_augmentation(name: str, start: float, shape: tuple[int, int, int]) -> OwnAugmentation:
@@ -90,7 +95,8 @@ def own_augmentation(name: str, start: float, shape: tuple[int, int, int]) -> Ow
     """
     own: Any = call_own("augmentation", name, start=start)
     with users_code("augmentation", name):
-        raw, count = own.initial(), len(own.names)
+        raw, names = own.initial(), tuple(own.names)
+    count = len(names)
     if not isinstance(raw, Tensor):
         raise ConfigError(f"augmentation {name!r}: initial returns no tensor")
     if tuple(raw.shape) != (count,) or raw.dtype != torch.float32:
@@ -102,8 +108,9 @@ def own_augmentation(name: str, start: float, shape: tuple[int, int, int]) -> Ow
         raise ConfigError(f"augmentation {name!r}: initial gives values that are not finite")
     leaf, blank = raw.detach().clone().requires_grad_(), torch.zeros(2, *shape)
     with users_code("augmentation", name):
-        changed = own.apply(blank.clone(), leaf.clone(), torch.zeros(2, own.noise_size))
-        told = own.readable(raw)
+        noise_size = int(own.noise_size)
+        changed = own.apply(blank.clone(), leaf.clone(), torch.zeros(2, noise_size))
+        told = own.readable(raw.detach().clone())
     known = check_told(name, told)
     if not isinstance(changed, Tensor):
         raise ConfigError(f"augmentation {name!r}: apply returns no tensor")
@@ -121,4 +128,4 @@ def own_augmentation(name: str, start: float, shape: tuple[int, int, int]) -> Ow
             f"augmentation {name!r}: apply gives images through which no gradient reaches its raw "
             "values, which would never be learned: leave detach and no_grad out of it"
         )
-    return OwnAugmentation(own, name, tuple(known))
+    return OwnAugmentation(own, name, names, noise_size, tuple(known))

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from fedpart.spelling import kebab
 
@@ -22,6 +22,17 @@ class Resolved(BaseModel):
     )
     # Two runs that differ only in these give equal numbers.
     not_results: ClassVar[frozenset[str]] = frozenset()
+
+    @field_validator("*")
+    @classmethod
+    def _text(cls, value: object) -> object:
+        # A path may hold any bytes; a settings file may not.
+        if isinstance(value, str) and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise ValueError(f"is {value!a}, which is no UTF-8 text; rename it") from None
+        return value
 
     @classmethod
     def result_fields(cls) -> list[str]:

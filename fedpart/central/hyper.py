@@ -127,7 +127,8 @@ class DeclaredPsi:
         affine, tensors = self.split(hyper)
         named = self.augmentation.readable(affine) if self.augmentation else {}
         for name, value in tensors.items():
-            numbers = self.readers[name](value.double()).flatten().tolist()
+            found = self.readers[name](value.double())
+            numbers = torch.as_tensor(found).flatten().tolist()
             names = (
                 [name]
                 if len(numbers) == 1

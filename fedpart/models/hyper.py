@@ -25,20 +25,26 @@ class OwnHyper:
     Attributes:
         name: of the buffer in the network.
         initial: its values at the start, float32.
-        read: values -> plain numbers of the same shape, for people.
+        read: values -> as many plain numbers, for people.
     """
 
     name: str
     initial: Tensor
-    read: Callable[[Tensor], Tensor]
+    read: Callable[[Tensor], Tensor | float]
 
     def readable(self, values: Tensor) -> dict[str, float]:
         """Plain numbers: the buffer's name, with a number behind it where there are several.
 
         Raises:
-            ConfigError: the layer's function gives numbers that are not finite.
+            ConfigError: the layer's function gives another count, or numbers that are not finite.
         """
-        numbers = self.read(values.detach()).double().flatten().tolist()
+        found = self.read(values.detach().clone())
+        numbers = torch.as_tensor(found, dtype=torch.float64).flatten().tolist()
+        if len(numbers) != values.numel():
+            raise ConfigError(
+                f"hyperparameter {self.name!r}: its function turns {values.numel()} values into "
+                f"{len(numbers)} numbers; there must be one for each"
+            )
         if not all(map(math.isfinite, numbers)):
             raise ConfigError(
                 f"hyperparameter {self.name!r}: its function turns it into {numbers!s:.60}; the "

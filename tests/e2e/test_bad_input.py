@@ -502,6 +502,15 @@ def test_settings_of_a_run_that_cannot_be_read(sim, home):
     assert "not valid TOML" in err
 
 
+@pytest.mark.parametrize("words", [(), ("central", "--experiment", "mask-learning")])
+def test_a_name_that_is_no_text_is_refused(sim, home, words):
+    """It could not be written into config.toml."""
+    code, _, err = sim(*words, "--out", "bad\udcff")
+    assert (code, err.count("\n")) == (2, 1)
+    assert r"out is 'bad\udcff', which is no UTF-8 text; rename it" in err
+    assert not list(home.iterdir())
+
+
 def test_help_names_the_exit_codes_that_the_readme_explains():
     table = re.findall(r"^\| ([\d, ]+) \| ", (SIM.parent / "README.md").read_text(), flags=re.M)
     listed = _run_parser().format_help().partition("exit codes:")[2].partition(";")[0]

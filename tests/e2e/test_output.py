@@ -70,8 +70,14 @@ def test_between_two_seeds_it_is_told_how_to_go_on_too(sim, home):
     assert len(list((home / "run").glob("*/summary.json"))) == 2
 
 
-def test_a_sign_that_the_encoding_lacks_costs_no_run(home, monkeypatch):
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+@pytest.mark.parametrize(
+    "values",
+    [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}],
+    ids=["ascii", "C"],
+)
+def test_a_sign_that_the_encoding_lacks_costs_no_run(home, monkeypatch, values):
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
     done = shell("--out run", *TINY)
     assert done.returncode == 0, done.stderr
     assert "rotation ?" in done.stdout

@@ -172,6 +172,7 @@ BOTH = "with model 'late_model:late' and augmentation 'late_augmentation:late'"
         ({"told": "1"}, f"{OWN}: readable returns {{1: "),
         ({"told": "'a': 'much', 'b'"}, f"{OWN}: readable returns {{'a': 'much'"),
         ({"told": "'a': float('nan'), 'b'"}, f"{OWN}: readable returns {{'a': nan"),
+        ({"told": "'a': 10**400, 'b'"}, f"{OWN}: readable returns {{'a': 1000"),
     ],
 )
 def test_what_raises_only_later_is_told_and_the_run_goes_on(sim, home, late, wrong, says):

@@ -205,3 +205,14 @@ def test_a_hyperparameter_that_is_not_finite_in_plain_numbers_is_refused():
     says = r"hyperparameter '0.log_width': its function turns it into \[inf\]; the numbers must be"
     with pytest.raises(ConfigError, match=says):
         one.readable(torch.tensor(1e4))
+
+
+def test_a_layers_function_gives_a_number_for_each_value():
+    """A tensor or, of one value, a Python number; and it cannot change the value."""
+    plain = OwnHyper("0.a", torch.zeros(()), lambda value: float(value.add_(1)))
+    value = torch.tensor(1.0)
+    assert plain.readable(value) == {"0.a": 2.0}
+    assert value == 1
+    two = OwnHyper("0.a", torch.zeros(()), lambda value: torch.stack([value, value]))
+    with pytest.raises(ConfigError, match=r"'0\.a': its function turns 1 values into 2 numbers"):
+        two.readable(value)
