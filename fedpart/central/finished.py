@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpart.central.records import CentralEvaluation, CentralSummary
+from fedpart.errors import DamagedError
 from fedpart.run_files import ended_well
 from fedpart.seeds import mean_and_error
 from fedpart.stored import read_record, read_records
@@ -26,9 +27,15 @@ class Finished:
         """Every evaluation.
 
         Raises:
-            OutputError: a damaged file.
+            OutputError: a damaged file, or one without the evaluation that counts or the last.
         """
-        return read_records(self.folder / "evaluations.jsonl", CentralEvaluation)
+        path = self.folder / "evaluations.jsonl"
+        found = read_records(path, CentralEvaluation)
+        # The one that counts, and the last.
+        needed = {self.summary.iteration, self.summary.iterations}
+        if lost := needed - {evaluation.iteration for evaluation in found}:
+            raise DamagedError(f"{path} lacks the evaluation after iteration {max(lost)}")
+        return found
 
 
 def finished(folder: Path) -> Finished | None:

@@ -157,6 +157,10 @@ def cut(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def cut_last_line(path):
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+
+
 @pytest.mark.parametrize(
     ("name", "damage", "says"),
     [
@@ -164,6 +168,7 @@ def cut(path):
         ("summary.json", lambda path: path.write_text("{}"), "is damaged (kind: Field required)"),
         ("evaluations.jsonl", lambda path: path.write_text("x\n"), "is damaged in line 1"),
         ("evaluations.jsonl", lambda path: path.unlink(), "cannot read"),
+        ("evaluations.jsonl", cut_last_line, "lacks the evaluation after iteration"),
         ("run.json", cut, "is damaged (Invalid JSON"),
         ("config.toml", cut, "put it back from a copy"),
     ],
