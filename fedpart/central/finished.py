@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpart.central.records import CentralEvaluation, CentralSummary
-from fedpart.errors import DamagedError
-from fedpart.run_files import ended_well
+from fedpart.run_files import damaged, ended_well
 from fedpart.seeds import mean_and_error
 from fedpart.stored import read_record, read_records
 
@@ -34,7 +33,7 @@ class Finished:
         # The one that counts, and the last.
         needed = {self.summary.iteration, self.summary.iterations}
         if lost := needed - {evaluation.iteration for evaluation in found}:
-            raise DamagedError(f"{path} lacks the evaluation after iteration {max(lost)}")
+            raise damaged(path, None, f"it lacks the evaluation after iteration {max(lost):,}")
         return found
 
 

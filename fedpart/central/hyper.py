@@ -78,7 +78,7 @@ class DeclaredPsi:
 
     augmentation: Augmentation | None
     start: Mapping[str, Tensor]
-    readers: Mapping[str, Callable[[Tensor], Tensor]]
+    readers: Mapping[str, Callable[[Tensor], Tensor | float]]
 
     @classmethod
     def of(cls, network: nn.Module, augmentation: Augmentation | None) -> "DeclaredPsi":
