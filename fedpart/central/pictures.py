@@ -97,6 +97,8 @@ def draw_splits(runs: Sequence[Finished], out: Path) -> None:
 def draw_search(runs: Sequence[Finished], out: Path) -> None:
     """Draw test accuracy by each width: psi drawn, on its way in partitioned runs, and retrained.
 
+    Psi of the user's own is drawn by its names, the first six.
+
     Args:
         runs: of these three methods.
         out: picture to write.
@@ -105,17 +107,21 @@ def draw_search(runs: Sequence[Finished], out: Path) -> None:
     Source: figure ``fig:rot-mnist-grid-search``.
     """
     figure, grid = new_figure(3, 2)
-    for axis, (name, label) in zip((a for row in grid for a in row), _WIDTHS.items(), strict=True):
+    shown = of_method(runs, "random-search", "partitioned", "retrain")
+    names = list(dict.fromkeys(name for run in shown for name in run.summary.hyper_readable))
+    for axis, name in zip(grid.flat, names or _WIDTHS, strict=False):
         _marks(axis, of_method(runs, "random-search"), name, marker="+", color="0.4")
         for i, run in enumerate(of_method(runs, "partitioned")):
             colour = {"color": COLOURS[i % len(COLOURS)]}
-            way = run.evaluations()
+            way = [e for e in run.evaluations() if name in e.hyper_readable]
             x, y = [e.hyper_readable[name] for e in way], [100 * e.test_accuracy for e in way]
             axis.plot(x, y, linewidth=1, alpha=0.7, **colour)
             _marks(axis, [run], name, marker="o", **colour)
             twins = [r for r in of_method(runs, "retrain") if r.summary.seed == run.summary.seed]
             _marks(axis, twins, name, marker="^", **colour)
-        axis.set_xlabel(label)
+        axis.set_xlabel(_WIDTHS.get(name, name))
+    for axis in grid.flat[len(names or _WIDTHS) :]:
+        axis.set_visible(False)
     for row in grid:
         row[0].set_ylabel("test accuracy [%]")
     marks = (
@@ -127,6 +133,7 @@ def draw_search(runs: Sequence[Finished], out: Path) -> None:
 
 
 def _marks(axis: Any, runs: Sequence[Finished], name: str, **look: Any) -> None:
+    runs = [run for run in runs if name in run.summary.hyper_readable]
     x = [run.summary.hyper_readable[name] for run in runs]
     axis.plot(x, [100 * run.summary.test_accuracy for run in runs], linestyle="", **look)
 

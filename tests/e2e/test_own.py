@@ -65,6 +65,18 @@ def test_an_augmentation_and_a_hyperparameter_of_ones_own_are_learned(readme, co
     assert abs(found[-1]["0.log_width"] - 0.0498) > 0.0005
 
 
+@pytest.mark.parametrize("name", ["quick-random-search", "quick-data-size"])
+def test_an_augmentation_of_ones_own_has_a_picture_in_one_place_too(copied, sim, home, name):
+    """It has no widths by the names that the paper's figures show."""
+    few = "--train-size 60 --test-size 20 --batch-size 4 --samples 2 --iterations 4 --seeds 1"
+    words = (*few.split(), "--methods", "partitioned,none", "--out", "all")
+    words = ("--experiment", name, "--augmentation", "myaugmentation:Brightness", *words)
+    code, out, err = sim("central", *words)
+    assert (code, err) == (0, "")
+    assert (home / "all/sweep.png").stat().st_size > 10_000
+    assert "| partitioned |" in out
+
+
 def test_a_hyperparameter_of_ones_own_is_batched_over_clients(readme, copied, sim, home):
     """Clients at once; and noise that cannot be drawn so is refused in a whole sentence."""
     (command,) = commands(readme, "mylayer:net", "myaugmentation:Brightness")
