@@ -89,10 +89,15 @@ def check_packages(logger: str) -> None:
         )
 
 
-def new_folder(path: Path) -> None:
-    """Make an empty folder for a run.
+def claim_folder(path: Path) -> int:
+    """Make an empty folder for a run, and keep it for this process; see ``lock_run``.
 
+    Of two processes that are started at once, one gets it.
+
+    Returns:
+        the handle of ``lock_run``.
     Raises:
+        BusyError: another process works on it.
         OutputError: it holds something already, or cannot be made.
     """
     check_free(path)
@@ -100,9 +105,18 @@ def new_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / _PROBE
         probe.touch()
-        probe.unlink()
+        # The other process may have taken it away as its own.
+        probe.unlink(missing_ok=True)
     except OSError as error:
         raise OutputError(f"cannot write to {path}: {error.strerror or error}") from None
+    handle = lock_run(path)
+    try:
+        # Both have found it empty, and the other may have come to its end by now.
+        check_free(path)
+    except OutputError:
+        os.close(handle)
+        raise
+    return handle
 
 
 def read_config(path: Path) -> Config:

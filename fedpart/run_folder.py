@@ -31,7 +31,7 @@ from fedpart.origin import Origin, origin_of
 from fedpart.program import Program
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo, Summary
 from fedpart.resumable import read_behind, totals
-from fedpart.run_files import check_free, lock_run, never_saved, new_folder, now
+from fedpart.run_files import claim_folder, lock_run, never_saved, now
 from fedpart.server import ServerState
 
 # A round that has ended, and the evaluations that have come in: of this round or before it.
@@ -91,12 +91,9 @@ class RunFolder:
             state: before round 1; written at once, so that a run can be resumed from its start.
             command: what the user typed.
         Raises:
-            OutputError: see ``run_files.new_folder``; or another process has it.
+            OutputError: see ``run_files.claim_folder``.
         """
-        new_folder(self.path)
-        self._lock = lock_run(self.path)
-        # Two that were started at once have both found it empty; only one of them has the lock.
-        check_free(self.path)
+        self._lock = claim_folder(self.path)
         write_atomic(self.path / "config.toml", self.config.to_toml().encode())
         self._begin(state, command)
 

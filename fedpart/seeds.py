@@ -16,11 +16,9 @@ from fedpart.config import Config
 from fedpart.errors import OutputError
 from fedpart.records import Summary
 from fedpart.run_files import (
-    check_free,
+    claim_folder,
     differences,
     ended_well,
-    lock_run,
-    new_folder,
     read_config,
 )
 from fedpart.stored import read_record
@@ -53,12 +51,9 @@ def new_parent(path: Path, config: Config) -> None:
     Raises:
         OutputError: it holds something already, or cannot be made.
     """
-    new_folder(path)
-    handle = lock_run(path)
+    handle = claim_folder(path)
     temporary = path / "config.toml.tmp"
     try:
-        # Two that were started at once have both found it empty.
-        check_free(path)
         temporary.write_text(config.to_toml(), encoding="utf-8")
         temporary.replace(path / "config.toml")
     except OSError as error:

@@ -34,7 +34,7 @@ from fedpart.errors import DamagedError, OutputError
 from fedpart.origin import Origin
 from fedpart.plugins import own_code
 from fedpart.records import RunInfo
-from fedpart.run_files import ended_well, lock_run, never_saved, new_folder, now
+from fedpart.run_files import claim_folder, ended_well, lock_run, never_saved, now
 from fedpart.spelling import kebab
 from fedpart.stored import read_record, read_records
 
@@ -82,11 +82,10 @@ class CentralRun:
         Args:
             command: what the user typed.
         Raises:
-            OutputError: see ``run_files.new_folder``.
+            OutputError: see ``run_files.claim_folder``.
         """
-        new_folder(self.path)
+        self._lock = claim_folder(self.path)
         write_atomic(self.path / "config.toml", self.config.to_toml().encode())
-        self._lock = lock_run(self.path)
         self._begin(command)
 
     def _begin(self, command: Sequence[str]) -> None:

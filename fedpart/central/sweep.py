@@ -7,6 +7,7 @@ what is finished. Several processes may work on one sweep: a run that another ha
 over, and so is one whose files are damaged.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from fedpart.central.records import CentralSummary
 from fedpart.checkpoint import write_atomic
 from fedpart.errors import ConfigError, DamagedError, DivergedError, OutputError
 from fedpart.records import Record
-from fedpart.run_files import new_folder
+from fedpart.run_files import claim_folder
 
 # What a plain network takes from another run, by field.
 _FOUND = ("psi", "psi_chunks")
@@ -47,8 +48,11 @@ def new_parent(path: Path, config: CentralConfig) -> None:
     Raises:
         OutputError: it holds something already, or cannot be made.
     """
-    new_folder(path)
-    write_atomic(path / "config.toml", config.to_toml().encode())
+    handle = claim_folder(path)
+    try:
+        write_atomic(path / "config.toml", config.to_toml().encode())
+    finally:
+        os.close(handle)
 
 
 def folders(parent: Path, config: CentralConfig) -> list[tuple[Path, Point]]:

@@ -88,10 +88,11 @@ def two_at_once(place: Place) -> Happened:
     words = (*RUN, *place.into("both"), "--backend", "algorithm")
     both = [place.begin(*words) for _ in range(2)]
     ends = sorted(started.end() for started in both)
-    codes = [code for code, _ in ends]
-    refused = "another process" in ends[1][1] or "is not empty" in ends[1][1]
+    codes, errors = zip(*ends, strict=True)
+    if codes != (0, 4) or not ("another process" in errors[1] or "is not empty" in errors[1]):
+        return f"exits {codes[0]} and {codes[1]}: {' '.join(errors).strip()}", False
     text, equal = _verdict(place, "both")
-    return f"exits {codes[0]} and {codes[1]}, {text}", codes == [0, 4] and refused and equal
+    return f"exits 0 and 4, {text}", equal
 
 
 @case("the run folder is to be made beneath a file", "exit 4, a sentence, nothing is written")

@@ -3,13 +3,14 @@
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from fedpart.central.config import PRESETS, make_central_config, preset, read_central_config
 from fedpart.central.sweep import Sweep, folders, single_runs
-from fedpart.run_files import ended_well, lock_run, new_folder, read_lines
+from fedpart.run_files import claim_folder, ended_well, lock_run, read_lines
 
 TINY = (
     *("--train-size", "60", "--test-size", "20", "--batch-size", "4", "--samples", "2"),
@@ -374,11 +375,12 @@ def test_a_run_that_another_process_was_quicker_with_is_passed_over(sim, home, m
     def taken(folder):
         folder.mkdir(parents=True)
         (folder / "config.toml").touch()
-        new_folder(folder)
+        return claim_folder(folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedpart.central.run_folder.new_folder", taken)
+        patch.setattr("fedpart.central.run_folder.claim_folder", taken)
         code, out, err = sim(*words, "--out", "new")
     said = "warning: of no use: train-size 60 (sizes is given), samples 2 (methods are none)\n"
     assert (code, err) == (0, said)
     assert "not done: 1 of 1 runs" in out
+    assert [f.read_bytes() for f in Path("new").glob("*/**/config.toml")] == [b""]

@@ -409,18 +409,18 @@ def test_of_two_that_start_at_once_one_is_refused_and_changes_nothing(
 ):
     """Both have found the folder empty; the other is at work in it, or has come to its end."""
     path = tmp_path / "run"
-    make, state = run_files.new_folder, initial_state(program)
+    lock, state = run_files.lock_run, initial_state(program)
     first, second = (folder_of(path, program, small_data) for _ in range(2))
 
     def overtaken(folder):
-        make(folder)
-        monkeypatch.setattr("fedpart.run_folder.new_folder", make)
+        monkeypatch.setattr(run_files, "lock_run", lock)
         first.create(state, COMMAND)
         if ended_already:
             algorithm.run(program, small_data, state, first)
             first.finish()
+        return lock(folder)
 
-    monkeypatch.setattr("fedpart.run_folder.new_folder", overtaken)
+    monkeypatch.setattr(run_files, "lock_run", overtaken)
     with pytest.raises(OutputError, match="is not empty" if ended_already else "another process"):
         second.create(state, COMMAND)
     assert second.close("error", 4) is None
@@ -428,6 +428,33 @@ def test_of_two_that_start_at_once_one_is_refused_and_changes_nothing(
         algorithm.run(program, small_data, state, first)
         first.finish()
     assert outcome(path) == whole
+
+
+def test_a_start_beside_another_does_not_stumble_over_its_probe(tmp_path, monkeypatch):
+    """Each tries whether it can write, under the same name, and takes that away again."""
+    touch = Path.touch
+
+    def taken_away(path):
+        touch(path)
+        path.unlink()
+
+    monkeypatch.setattr(Path, "touch", taken_away)
+    os.close(run_files.claim_folder(tmp_path / "run"))
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_folder_that_is_refused_is_free_for_others(tmp_path, monkeypatch):
+    """Whoever came too late does not keep it."""
+    lock = run_files.lock_run
+
+    def late(path):
+        (path / "config.toml").touch()
+        return lock(path)
+
+    monkeypatch.setattr(run_files, "lock_run", late)
+    with pytest.raises(OutputError, match="is not empty"):
+        run_files.claim_folder(tmp_path / "run")
+    os.close(lock(tmp_path / "run"))
 
 
 def test_a_file_system_without_locks_will_do(program, small_data, whole, tmp_path, monkeypatch):
