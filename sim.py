@@ -15,25 +15,21 @@ import os
 import shlex
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, NoReturn
 
-from fedpart.arguments import (
-    Request,
-    parse_run,
-    resumed_config,
-)
+from fedpart.arguments import Request, parse_run, resumed_config
 from fedpart.commands import COMMANDS
 from fedpart.config import Config
 from fedpart.errors import ClosedError, FedpartError, OutputError
 from fedpart.idle import first_warnings
 from fedpart.progress import Progress, make_progress
 from fedpart.records import EvaluationRecord, RoundRecord, Summary
-from fedpart.run_files import check_free, check_packages, choose_folder, read_config
-from fedpart.seeds import check_unfinished, new_parent, over_seeds, seed_runs
+from fedpart.run_files import check_free, check_packages, choose_folder, kept, read_config
+from fedpart.seeds import check_unfinished, claimed, over_seeds, seed_runs
 from fedpart.wording import table
 
 if TYPE_CHECKING:
@@ -126,27 +122,32 @@ def _several_seeds(
 ) -> None:
     assert config.out is not None
     parent = Path(config.out)
-    if resume:
-        check_unfinished(parent, config)
-    else:
-        check_free(parent)
     data: FederatedData | None = None
     summaries = []
-    for run in seed_runs(parent, config):
-        summary = run.summary
-        if summary is not None:
-            progress.skip(summary)
+    with contextlib.ExitStack() as held:
+        claim: Callable[[], object] | None = None
+        if resume:
+            held.enter_context(kept(parent))
+            check_unfinished(parent, config)
         else:
-            begun = run.state == "begun"
-            try:
-                summary, data = _one_run(run.config, argv, progress, data, begun, whole=config)
-            except ClosedError:
-                # Between two runs: within one, it has been told.
-                if any(run.summary is None for run in seed_runs(parent, config)):
-                    sys.stderr.write(f"stopped before the last seed; {_again(parent)}\n")
-                raise
-            INTERRUPTS.advice = f"; {_again(parent)}"
-        summaries.append(summary)
+            check_free(parent)
+            claim = partial(held.enter_context, claimed(parent, config))
+        for run in seed_runs(parent, config):
+            summary = run.summary
+            if summary is not None:
+                progress.skip(summary)
+            else:
+                begun = run.state == "begun"
+                try:
+                    summary, data = _one_run(run.config, argv, progress, data, begun, parent, claim)
+                except ClosedError:
+                    # Between two runs: within one, it has been told.
+                    if any(run.summary is None for run in seed_runs(parent, config)):
+                        sys.stderr.write(f"stopped before the last seed; {_again(parent)}\n")
+                    raise
+                claim = None
+                INTERRUPTS.advice = f"; {_again(parent)}"
+            summaries.append(summary)
     if not config.json_summary:
         sys.stdout.write("\n" + table(over_seeds(summaries)) + "\n")
 
@@ -157,12 +158,13 @@ def _one_run(
     progress: Progress,
     data: "FederatedData | None",
     resume: bool = False,
-    whole: Config | None = None,
+    top: Path | None = None,
+    claim: Callable[[], object] | None = None,
 ) -> "tuple[Summary, FederatedData]":
     assert config.out is not None
     out = Path(config.out)
     # What a user goes on with: the folder of all seeds, where there are several.
-    top = Path(whole.out) if whole is not None and whole.out is not None else out
+    top = top or out
     if not resume:
         check_free(out)
     progress.begin(config)
@@ -188,8 +190,8 @@ def _one_run(
                 if state is None:
                     state = folder.resume()
                 else:
-                    if whole is not None and not (top / "config.toml").exists():
-                        new_parent(top, whole)
+                    if claim is not None:
+                        claim()
                     folder.create(state, ["sim.py", *argv])
                 folder.runs_on(backend.name, backend.workers)
             progress.data(data.source, folder.rounds)

@@ -37,6 +37,10 @@ class OutputError(FedpartError):
     exit_code = 4
 
 
+class TakenError(OutputError):
+    """A folder for a new run that holds something already."""
+
+
 class BusyError(OutputError):
     """A run folder that another process works on."""
 

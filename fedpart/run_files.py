@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedpart.config import Config, load_toml, make_config
-from fedpart.errors import BusyError, ConfigError, DamagedError, OutputError
+from fedpart.errors import BusyError, ConfigError, DamagedError, OutputError, TakenError
 from fedpart.spelling import kebab
 
 if sys.platform != "win32":
@@ -35,7 +35,8 @@ def check_free(path: Path) -> None:
     """Whether a run may use this folder: absent or empty, leftovers of a killed start apart.
 
     Raises:
-        OutputError: it holds something, is a file, or cannot be looked into.
+        TakenError: it holds something.
+        OutputError: it is a file, or cannot be looked into.
     """
     try:
         # Where it is beneath a file, say so before anything slow happens.
@@ -44,9 +45,9 @@ def check_free(path: Path) -> None:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if path.exists() and any(p.name not in _LEFTOVERS for p in path.iterdir()):
             advice = "name another folder, delete it, or go on with it by --resume"
-            raise OutputError(f"{path} is not empty: {advice}")
+            raise TakenError(f"{path} is not empty: {advice}")
     except OSError as error:
-        raise OutputError(f"cannot write to {path}: {error.strerror or error}") from None
+        raise _unwritable(path, error) from None
 
 
 class Named(Protocol):
@@ -98,25 +99,32 @@ def claim_folder(path: Path) -> int:
         the handle of ``lock_run``.
     Raises:
         BusyError: another process works on it.
-        OutputError: it holds something already, or cannot be made.
+        TakenError: it holds something already.
+        OutputError: it cannot be made.
     """
     check_free(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / _PROBE
-        probe.touch()
-        # The other process may have taken it away as its own.
-        probe.unlink(missing_ok=True)
     except OSError as error:
-        raise OutputError(f"cannot write to {path}: {error.strerror or error}") from None
+        raise _unwritable(path, error) from None
     handle = lock_run(path)
     try:
         # Both have found it empty, and the other may have come to its end by now.
         check_free(path)
-    except OutputError:
+        probe = path / _PROBE
+        probe.touch()
+        # Where the system has no locks, the other process may take it away as its own.
+        probe.unlink(missing_ok=True)
+    except BaseException as error:
         os.close(handle)
+        if isinstance(error, OSError):
+            raise _unwritable(path, error) from None
         raise
     return handle
+
+
+def _unwritable(path: Path, error: OSError) -> OutputError:
+    return OutputError(f"cannot write to {path}: {error.strerror or error}")
 
 
 def read_config(path: Path) -> Config:
@@ -243,9 +251,12 @@ def _spell(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def lock_run(path: Path) -> int:
+def lock_run(path: Path, wait: bool = False) -> int:
     """Keep a run folder for this process until the handle is closed, or the process ends.
 
+    Args:
+        path: the folder.
+        wait: for the other process, which keeps it for a moment only, instead of raising.
     Returns:
         a handle for ``os.close``. Where the system has no locks, it keeps nothing.
     Raises:
@@ -259,7 +270,7 @@ def lock_run(path: Path) -> int:
         raise OutputError(f"cannot read {path}: {error.strerror or error}") from None
     if sys.platform != "win32":
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             os.close(handle)
             raise BusyError(
@@ -269,6 +280,16 @@ def lock_run(path: Path) -> int:
             # Some network file systems have no locks.
             pass
     return handle
+
+
+@contextlib.contextmanager
+def kept(path: Path, wait: bool = False) -> Iterator[None]:
+    """``lock_run`` for a block."""
+    handle = lock_run(path, wait)
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 def read_lines(path: Path, count: int | None = None) -> list[dict[str, Any]]:

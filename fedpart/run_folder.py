@@ -91,7 +91,7 @@ class RunFolder:
             state: before round 1; written at once, so that a run can be resumed from its start.
             command: what the user typed.
         Raises:
-            OutputError: see ``run_files.claim_folder``.
+            BusyError, TakenError, OutputError: see ``run_files.claim_folder``.
         """
         self._lock = claim_folder(self.path)
         write_atomic(self.path / "config.toml", self.config.to_toml().encode())

@@ -5,6 +5,7 @@ between two seeds too, ``sim.py --resume OUT`` knows what is left to do. Each se
 ``OUT/seed-<s>``, which is as any other; the parent has no records of its own.
 """
 
+import contextlib
 import os
 import statistics
 from collections.abc import Iterator, Sequence
@@ -45,19 +46,20 @@ class SeedRun:
         return Path(self.config.out)
 
 
-def new_parent(path: Path, config: Config) -> None:
-    """Make the folder of several seeds, and write what each of them goes by.
+@contextlib.contextmanager
+def claimed(path: Path, config: Config) -> Iterator[None]:
+    """Make the folder of several seeds, write what each goes by, and keep it for the block.
 
     Raises:
-        OutputError: it holds something already, or cannot be made.
+        BusyError, TakenError, OutputError: see ``run_files.claim_folder``.
     """
+    # It brings torch, which a command that trains nothing does without.
+    from fedpart.checkpoint import write_atomic
+
     handle = claim_folder(path)
-    temporary = path / "config.toml.tmp"
     try:
-        temporary.write_text(config.to_toml(), encoding="utf-8")
-        temporary.replace(path / "config.toml")
-    except OSError as error:
-        raise OutputError(f"cannot write to {path}: {error.strerror or error}") from None
+        write_atomic(path / "config.toml", config.to_toml().encode())
+        yield
     finally:
         os.close(handle)
 

@@ -22,7 +22,7 @@ from fedpart.interrupts import INTERRUPTS
 from fedpart.machine import COMMAND, COMMIT, commit
 from fedpart.progress import Progress
 from fedpart.records import Summary
-from fedpart.run_files import DEPLOYMENT, check_free, choose_folder, read_config
+from fedpart.run_files import DEPLOYMENT, check_free, choose_folder, kept, read_config
 from fedpart.stored import read_record
 
 if TYPE_CHECKING:
@@ -143,41 +143,44 @@ def _rehearse(
     folder = out / DEPLOYMENT
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    try:
-        # In the user's folder, beside which a model or a data set of their own may lie.
-        with Group(Path.cwd(), told, lambda: watch.busy) as group:
-            deployment = Deployment(folder, nodes, _APP, group)
-            progress.data(data.source, watch.behind)
-            progress.backend(f"SuperLink and {nodes} SuperNodes on this machine, TLS, node keys")
-            deployment.start_superlink()
-            deployment.register()
-            for node in range(nodes):
-                deployment.start_node(node)
-            _join(deployment, progress)
-            settings = config.model_dump(mode="json", by_alias=True) | {"out": str(out)}
-            settings["chunks"] = ",".join(map(repr, config.chunks))
-            run = deployment.run(**settings, resume=resume or None)
-            _follow(deployment, run, watch, progress)
-    except BaseException as error:
-        with INTERRUPTS.ending():
-            progress.close()
-            if watch.begun:
-                stopped = not isinstance(error, Exception)
-                code = getattr(error, "exit_code", 1)
-                reason = str(error) if isinstance(error, FedpartError) else repr(error)
-                if stopped:
-                    code = 128 + (INTERRUPTS.seen or SIGINT)
-                    reason = INTERRUPTS.word
-                # A full disk, say: the first error is the one to show.
-                with contextlib.suppress(OutputError):
-                    watch.close(reason, code, sure=stopped)
-            if watch.begun or resume:
-                done = len(records_behind(out))
-                command = f"python sim.py deploy --resume {quote(str(out))}"
-                sys.stderr.write(f"stopped after round {done}; go on with: {command}\n")
-            else:
-                sys.stderr.write("stopped before the first round; start again as before\n")
-        raise error
+    with kept(folder):
+        try:
+            # In the user's folder, beside which a model or a data set of their own may lie.
+            with Group(Path.cwd(), told, lambda: watch.busy) as group:
+                deployment = Deployment(folder, nodes, _APP, group)
+                progress.data(data.source, watch.behind)
+                progress.backend(
+                    f"SuperLink and {nodes} SuperNodes on this machine, TLS, node keys"
+                )
+                deployment.start_superlink()
+                deployment.register()
+                for node in range(nodes):
+                    deployment.start_node(node)
+                _join(deployment, progress)
+                settings = config.model_dump(mode="json", by_alias=True) | {"out": str(out)}
+                settings["chunks"] = ",".join(map(repr, config.chunks))
+                run = deployment.run(**settings, resume=resume or None)
+                _follow(deployment, run, watch, progress)
+        except BaseException as error:
+            with INTERRUPTS.ending():
+                progress.close()
+                if watch.begun:
+                    stopped = not isinstance(error, Exception)
+                    code = getattr(error, "exit_code", 1)
+                    reason = str(error) if isinstance(error, FedpartError) else repr(error)
+                    if stopped:
+                        code = 128 + (INTERRUPTS.seen or SIGINT)
+                        reason = INTERRUPTS.word
+                    # A full disk, say: the first error is the one to show.
+                    with contextlib.suppress(OutputError):
+                        watch.close(reason, code, sure=stopped)
+                if watch.begun or resume:
+                    done = len(records_behind(out))
+                    command = f"python sim.py deploy --resume {quote(str(out))}"
+                    sys.stderr.write(f"stopped after round {done}; go on with: {command}\n")
+                else:
+                    sys.stderr.write("stopped before the first round; start again as before\n")
+            raise error
     progress.end(read_record(out / "summary.json", Summary), out)
 
 

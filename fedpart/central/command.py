@@ -13,7 +13,14 @@ from fedpart.central.arguments import parse_central
 from fedpart.central.config import CentralConfig, make_central_config, read_central_config
 from fedpart.central.idle import idle_in_central
 from fedpart.central.records import CentralEvaluation, CentralSummary
-from fedpart.errors import BusyError, DamagedError, DivergedError, FedpartError, OutputError
+from fedpart.errors import (
+    BusyError,
+    DamagedError,
+    DivergedError,
+    FedpartError,
+    OutputError,
+    TakenError,
+)
 from fedpart.interrupts import INTERRUPTS
 from fedpart.machine import slow_precision
 from fedpart.run_files import check_free, check_packages, choose_folder, ended_well
@@ -66,7 +73,6 @@ def central(argv: Sequence[str]) -> None:
 def _several(out: Path, config: CentralConfig, command: list[str], resume: bool) -> None:
     from fedpart.central.run_folder import CentralRun
     from fedpart.central.sweep import (
-        all_finished,
         folders,
         new_parent,
         single_runs,
@@ -97,16 +103,16 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
         except (DamagedError, DivergedError) as error:
             faults[folder] = error
             continue
-        except OutputError:
-            # Another process was quicker.
-            if ended_well(folder) or (not begun and folder.is_dir() and any(folder.iterdir())):
-                continue
-            raise
+        except OutputError as error:
+            # Another process was quicker: it has begun the run, or come to its end.
+            begins = isinstance(error, TakenError) and (folder / "config.toml").is_file()
+            if not begins and not ended_well(folder):
+                raise
+            continue
         with INTERRUPTS.held():
-            write_sweep(out, config, all_finished(out, config, faults))
-    done = all_finished(out, config, faults)
+            write_sweep(out, config, faults)
     with INTERRUPTS.held():
-        lines = write_sweep(out, config, done)
+        done, lines = write_sweep(out, config, faults)
     count = len(folders(out, config))
     if left := count - len(done) - len(faults):
         lines.append(

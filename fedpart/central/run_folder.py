@@ -82,7 +82,7 @@ class CentralRun:
         Args:
             command: what the user typed.
         Raises:
-            OutputError: see ``run_files.claim_folder``.
+            BusyError, TakenError, OutputError: see ``run_files.claim_folder``.
         """
         self._lock = claim_folder(self.path)
         write_atomic(self.path / "config.toml", self.config.to_toml().encode())

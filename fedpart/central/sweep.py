@@ -25,7 +25,7 @@ from fedpart.central.records import CentralSummary
 from fedpart.checkpoint import write_atomic
 from fedpart.errors import ConfigError, DamagedError, DivergedError, OutputError
 from fedpart.records import Record
-from fedpart.run_files import claim_folder
+from fedpart.run_files import claim_folder, kept
 
 # What a plain network takes from another run, by field.
 _FOUND = ("psi", "psi_chunks")
@@ -46,7 +46,7 @@ def new_parent(path: Path, config: CentralConfig) -> None:
     """Make the folder of several runs, and write what each of them goes by.
 
     Raises:
-        OutputError: it holds something already, or cannot be made.
+        BusyError, TakenError, OutputError: see ``run_files.claim_folder``.
     """
     handle = claim_folder(path)
     try:
@@ -168,16 +168,24 @@ def _whole(folder: Path, faults: Faults) -> Finished | None:
     return run
 
 
-def write_sweep(parent: Path, config: CentralConfig, runs: Sequence[Finished]) -> list[str]:
+def write_sweep(
+    parent: Path, config: CentralConfig, faults: Faults
+) -> tuple[list[Finished], list[str]]:
     """Write ``sweep.json``, ``sweep.png`` and, of images, ``table.md``; nothing without a run.
 
+    Of several processes one at a time does, so that the last one has seen all runs.
+
     Returns:
-        what the runs say, in lines.
+        the runs that are finished, see ``all_finished``, and what they say, in lines.
     Raises:
         OutputError: a place that cannot be written.
     """
-    if not runs:
-        return []
+    with kept(parent, wait=True):
+        runs = all_finished(parent, config, faults)
+        return runs, _write(parent, config, runs) if runs else []
+
+
+def _write(parent: Path, config: CentralConfig, runs: Sequence[Finished]) -> list[str]:
     experiment = EXPERIMENTS[config.experiment]
     sweep = Sweep(experiment=config.experiment, runs=[run.summary for run in runs])
     write_atomic(parent / "sweep.json", (sweep.model_dump_json(indent=1) + "\n").encode())

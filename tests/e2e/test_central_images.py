@@ -3,13 +3,16 @@
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from fedpart.central import run_folder, sweep
 from fedpart.central.config import PRESETS, make_central_config, preset, read_central_config
 from fedpart.central.sweep import Sweep, folders, single_runs
+from fedpart.errors import BusyError, OutputError
 from fedpart.run_files import claim_folder, ended_well, lock_run, read_lines
 
 TINY = (
@@ -384,3 +387,42 @@ def test_a_run_that_another_process_was_quicker_with_is_passed_over(sim, home, m
     assert (code, err) == (0, said)
     assert "not done: 1 of 1 runs" in out
     assert [f.read_bytes() for f in Path("new").glob("*/**/config.toml")] == [b""]
+
+
+def test_a_full_disk_is_not_taken_for_another_process(sim, home, monkeypatch):
+    """A sweep ends by it, and goes on when there is room again."""
+    words = ("central", "--experiment", "quick-data-size", *TINY, "--datasets", "mnist")
+    words = (*words, "--sizes", "60", "--methods", "none", "--out", "all")
+
+    def full(path, content):
+        raise OutputError(f"cannot write {path}: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "write_checkpoint", full)
+        code, out, err = sim(*words)
+    assert code == 4
+    assert "checkpoint.pt: No space left on device" in err
+    assert "not done" not in out
+    assert sim("central", "--resume", "all")[0] == 0
+
+
+def test_of_several_processes_one_at_a_time_writes_what_a_sweep_comes_to(sim, home, monkeypatch):
+    """Another waits, and then has seen all runs that are finished."""
+    words = ("central", "--experiment", "quick-data-size", *TINY, "--datasets", "mnist")
+    words = (*words, "--sizes", "60", "--methods", "none", "--out", "all")
+    assert sim(*words)[0] == 0
+    write, seen = sweep._write, []
+
+    def look(parent, config, runs):
+        with pytest.raises(BusyError):
+            lock_run(parent)
+        seen.append(len(runs))
+        return write(parent, config, runs)
+
+    monkeypatch.setattr(sweep, "_write", look)
+    handle = lock_run(home / "all")
+    release = threading.Timer(0.2, os.close, [handle])
+    release.start()
+    assert sim("central", "--resume", "all")[0] == 0
+    release.join()
+    assert seen == [1]

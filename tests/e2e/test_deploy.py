@@ -218,6 +218,19 @@ def test_a_resume_that_does_not_come_to_begin_says_how_to_go_on(begun, sim, monk
     assert errors == "stopped before the first round; start again as before\nerror: no port\n"
 
 
+def test_of_two_rehearsals_in_one_folder_one_is_refused(home, sim, mark):
+    """Before it writes keys over those of the other."""
+    place = home / "new" / "deployment"
+    place.mkdir(parents=True)
+    other = lock_run(place)
+    code, _, errors = sim("deploy", "--local", "2", *SIZE, "--out", "new", "--json")
+    os.close(other)
+    busy = f"error: another process is working on {place}: wait for its end, or stop it\n"
+    assert (code, errors) == (4, busy)
+    assert list(place.iterdir()) == []
+    assert alive(mark) == {}
+
+
 # A data set that reads a file beside it, and a model, for the processes of servers and nodes.
 OWN = """
 import numpy as np

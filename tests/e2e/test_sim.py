@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -15,8 +16,9 @@ from command_line import SIM, TINY
 
 from fedpart.config import load_toml, make_config
 from fedpart.curves import read_curve
+from fedpart.errors import BusyError
 from fedpart.records import SCHEMAS
-from fedpart.run_files import read_lines
+from fedpart.run_files import lock_run, read_lines
 
 
 def without_seconds(folder):
@@ -335,6 +337,52 @@ def test_resuming_several_seeds_as_json_tells_all_of_them(sim, home):
     one, two = ([json.loads(line) for line in text.splitlines()] for text in (out, again))
     assert [s["seed"] for s in two] == [0, 1]
     assert [s["final_accuracy"] for s in two] == [s["final_accuracy"] for s in one]
+
+
+def test_of_two_starts_of_several_seeds_one_is_refused(sim, home, monkeypatch):
+    """The other began while this one looked at its data; it was one of a single run, say."""
+    words = (*TINY, "--rounds", "1", "--method", "fedavg", "--seeds", "2", "--out", "many")
+    module = sys.modules["sim"]
+    prepare = module._prepare
+
+    def overtaken(*args):
+        (home / "many").mkdir()
+        (home / "many" / "config.toml").write_text("another's\n")
+        return prepare(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_prepare", overtaken)
+        code, _, err = sim(*words)
+    assert (code, err.count("\n")) == (4, 1)
+    assert "many is not empty" in err
+    assert [p.read_text() for p in (home / "many").iterdir()] == ["another's\n"]
+
+
+def test_the_folder_of_several_seeds_is_one_processs(sim, home, monkeypatch):
+    """From the start, or a resume, to the end of the last seed."""
+    words = (*TINY, "--rounds", "1", "--method", "fedavg", "--seeds", "2", "--out", "many")
+    module, busy = sys.modules["sim"], []
+    prepare = module._prepare
+
+    def look(*args):
+        if (home / "many").exists():
+            with pytest.raises(BusyError, match="another process is working on many"):
+                lock_run(Path("many"))
+            busy.append(args)
+        return prepare(*args)
+
+    monkeypatch.setattr(module, "_prepare", look)
+    assert sim(*words)[0] == 0
+    assert len(busy) == 1
+    (home / "many" / "seed-1" / "summary.json").unlink()
+    other = lock_run(home / "many")
+    code, _, err = sim("--resume", "many")
+    assert (code, err.count("\n")) == (4, 1)
+    assert "another process is working on many: wait for its end, or stop it" in err
+    os.close(other)
+    assert sim("--resume", "many")[0] == 0
+    assert len(busy) == 2
+    os.close(lock_run(home / "many"))
 
 
 def test_the_same_command_again_is_no_resume(sim, home):

@@ -7,7 +7,7 @@ from fedpart.config import Config, load_toml
 from fedpart.errors import OutputError
 from fedpart.records import Summary
 from fedpart.run_files import check_free, find_runs
-from fedpart.seeds import check_unfinished, mean_and_error, new_parent, over_seeds, seed_runs
+from fedpart.seeds import check_unfinished, claimed, mean_and_error, over_seeds, seed_runs
 
 SUMMARY = {
     "config_hash": "c" * 64,
@@ -26,7 +26,8 @@ SUMMARY = {
 @pytest.fixture
 def parent(tmp_path):
     config = Config(seed=3, seeds=3, rounds=4, eval_every=2, out=str(tmp_path / "many"))
-    new_parent(tmp_path / "many", config)
+    with claimed(tmp_path / "many", config):
+        pass
     return tmp_path / "many"
 
 
@@ -51,8 +52,8 @@ def test_a_parent_knows_its_settings_and_is_no_run(parent):
     assert [p.name for p in parent.iterdir()] == ["config.toml"]
     with pytest.raises(OutputError, match="holds no run"):
         find_runs(parent)
-    with pytest.raises(OutputError, match="is not empty"):
-        new_parent(parent, settings(parent))
+    with pytest.raises(OutputError, match="is not empty"), claimed(parent, settings(parent)):
+        pass
 
 
 def test_nothing_has_begun(parent):
