@@ -133,20 +133,20 @@ def _several_seeds(
             check_free(parent)
             claim = partial(held.enter_context, claimed(parent, config))
         for run in seed_runs(parent, config):
-            summary = run.summary
-            if summary is not None:
-                progress.skip(summary)
-            else:
-                begun = run.state == "begun"
-                try:
+            summary, begun = run.summary, run.state == "begun"
+            try:
+                if summary is not None:
+                    progress.skip(summary)
+                else:
                     summary, data = _one_run(run.config, argv, progress, data, begun, parent, claim)
-                except ClosedError:
-                    # Between two runs: within one, it has been told.
-                    if any(run.summary is None for run in seed_runs(parent, config)):
-                        sys.stderr.write(f"stopped before the last seed; {_again(parent)}\n")
-                    raise
-                claim = None
-                INTERRUPTS.advice = f"; {_again(parent)}"
+            except ClosedError:
+                # Between two runs: within one, it has been told.
+                left = any(run.summary is None for run in seed_runs(parent, config))
+                if left and (parent / "config.toml").is_file():
+                    sys.stderr.write(f"stopped before the last seed; {_again(parent)}\n")
+                raise
+            claim = None
+            INTERRUPTS.advice = f"; {_again(parent)}"
             summaries.append(summary)
     if not config.json_summary:
         sys.stdout.write("\n" + table(over_seeds(summaries)) + "\n")

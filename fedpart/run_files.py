@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from importlib.util import find_spec
@@ -22,6 +23,8 @@ if sys.platform != "win32":
 # Keys, logs and Flower's own files of a rehearsal; there before the run is.
 DEPLOYMENT = "deployment"
 _PROBE = ".writable"
+# Seconds between two looks at a folder that another process keeps.
+_LOOK = 0.05
 # What a process that was killed before config.toml was there may leave behind.
 _LEFTOVERS = frozenset({_PROBE, "config.toml.tmp", DEPLOYMENT})
 
@@ -251,12 +254,12 @@ def _spell(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def lock_run(path: Path, wait: bool = False) -> int:
+def lock_run(path: Path, patience: float = 0.0) -> int:
     """Keep a run folder for this process until the handle is closed, or the process ends.
 
     Args:
         path: the folder.
-        wait: for the other process, which keeps it for a moment only, instead of raising.
+        patience: seconds to wait for another process, where it keeps the folder for moments only.
     Returns:
         a handle for ``os.close``. Where the system has no locks, it keeps nothing.
     Raises:
@@ -270,7 +273,7 @@ def lock_run(path: Path, wait: bool = False) -> int:
         raise OutputError(f"cannot read {path}: {error.strerror or error}") from None
     if sys.platform != "win32":
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            _lock(handle, patience)
         except BlockingIOError:
             os.close(handle)
             raise BusyError(
@@ -279,13 +282,28 @@ def lock_run(path: Path, wait: bool = False) -> int:
         except OSError:
             # Some network file systems have no locks.
             pass
+        except BaseException:  # a signal
+            os.close(handle)
+            raise
     return handle
 
 
+def _lock(handle: int, patience: float) -> None:
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_LOOK)
+
+
 @contextlib.contextmanager
-def kept(path: Path, wait: bool = False) -> Iterator[None]:
+def kept(path: Path, patience: float = 0.0) -> Iterator[None]:
     """``lock_run`` for a block."""
-    handle = lock_run(path, wait)
+    handle = lock_run(path, patience)
     try:
         yield
     finally:

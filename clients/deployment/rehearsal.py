@@ -144,6 +144,9 @@ def _rehearse(
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with kept(folder):
+        if not resume:
+            # Another may have been here between the first look and now.
+            check_free(out)
         try:
             # In the user's folder, beside which a model or a data set of their own may lie.
             with Group(Path.cwd(), told, lambda: watch.busy) as group:

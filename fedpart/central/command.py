@@ -23,12 +23,14 @@ from fedpart.errors import (
 )
 from fedpart.interrupts import INTERRUPTS
 from fedpart.machine import slow_precision
-from fedpart.run_files import check_free, check_packages, choose_folder, ended_well
+from fedpart.run_files import check_free, check_packages, choose_folder, ended_well, kept
 from fedpart.wording import duration, table
 
 if TYPE_CHECKING:
     from fedpart.central.sweep import Faults
 
+# Seconds until what a sweep comes to is given up, while another process writes it.
+_PATIENCE = 60.0
 # Seconds between two lines of one run.
 _LINE_EVERY = 10.0
 
@@ -109,9 +111,10 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
             if not begins and not ended_well(folder):
                 raise
             continue
-        with INTERRUPTS.held():
+        with kept(out, _PATIENCE), INTERRUPTS.held():
             write_sweep(out, config, faults)
-    with INTERRUPTS.held():
+    # One process at a time, so that the last one has seen all runs.
+    with kept(out, _PATIENCE), INTERRUPTS.held():
         done, lines = write_sweep(out, config, faults)
     count = len(folders(out, config))
     if left := count - len(done) - len(faults):

@@ -8,7 +8,7 @@ over, and so is one whose files are damaged.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import Field
@@ -25,7 +25,7 @@ from fedpart.central.records import CentralSummary
 from fedpart.checkpoint import write_atomic
 from fedpart.errors import ConfigError, DamagedError, DivergedError, OutputError
 from fedpart.records import Record
-from fedpart.run_files import claim_folder, kept
+from fedpart.run_files import claim_folder
 
 # What a plain network takes from another run, by field.
 _FOUND = ("psi", "psi_chunks")
@@ -173,19 +173,14 @@ def write_sweep(
 ) -> tuple[list[Finished], list[str]]:
     """Write ``sweep.json``, ``sweep.png`` and, of images, ``table.md``; nothing without a run.
 
-    Of several processes one at a time does, so that the last one has seen all runs.
-
     Returns:
         the runs that are finished, see ``all_finished``, and what they say, in lines.
     Raises:
         OutputError: a place that cannot be written.
     """
-    with kept(parent, wait=True):
-        runs = all_finished(parent, config, faults)
-        return runs, _write(parent, config, runs) if runs else []
-
-
-def _write(parent: Path, config: CentralConfig, runs: Sequence[Finished]) -> list[str]:
+    runs = all_finished(parent, config, faults)
+    if not runs:
+        return [], []
     experiment = EXPERIMENTS[config.experiment]
     sweep = Sweep(experiment=config.experiment, runs=[run.summary for run in runs])
     write_atomic(parent / "sweep.json", (sweep.model_dump_json(indent=1) + "\n").encode())
@@ -193,4 +188,4 @@ def _write(parent: Path, config: CentralConfig, runs: Sequence[Finished]) -> lis
     if not config.toy:
         write_atomic(parent / "table.md", ("\n".join(lines) + "\n").encode())
     experiment.draw(runs, parent / "sweep.png")
-    return lines
+    return runs, lines

@@ -407,22 +407,29 @@ def test_a_full_disk_is_not_taken_for_another_process(sim, home, monkeypatch):
 
 
 def test_of_several_processes_one_at_a_time_writes_what_a_sweep_comes_to(sim, home, monkeypatch):
-    """Another waits, and then has seen all runs that are finished."""
+    """Another waits, not for ever, and then has seen all runs that are finished."""
     words = ("central", "--experiment", "quick-data-size", *TINY, "--datasets", "mnist")
     words = (*words, "--sizes", "60", "--methods", "none", "--out", "all")
     assert sim(*words)[0] == 0
-    write, seen = sweep._write, []
+    write, seen = sweep.write_sweep, []
 
-    def look(parent, config, runs):
+    def look(parent, config, faults):
         with pytest.raises(BusyError):
             lock_run(parent)
-        seen.append(len(runs))
-        return write(parent, config, runs)
+        done, lines = write(parent, config, faults)
+        seen.append(len(done))
+        return done, lines
 
-    monkeypatch.setattr(sweep, "_write", look)
+    monkeypatch.setattr(sweep, "write_sweep", look)
     handle = lock_run(home / "all")
     release = threading.Timer(0.2, os.close, [handle])
     release.start()
     assert sim("central", "--resume", "all")[0] == 0
     release.join()
     assert seen == [1]
+    monkeypatch.setattr("fedpart.central.command._PATIENCE", 0.1)
+    handle = lock_run(home / "all")
+    code, _, err = sim("central", "--resume", "all")
+    os.close(handle)
+    assert (code, err.count("\n")) == (4, 1)
+    assert "another process is working on all: wait for its end, or stop it" in err

@@ -62,12 +62,19 @@ def test_a_run_whose_reader_has_gone_stops_and_can_go_on(sim, home, words, line)
 def test_between_two_seeds_it_is_told_how_to_go_on_too(sim, home):
     """The reader goes as the first summary is written: the second seed has not begun."""
     done = shell("--out run | (exec 0<&-; sleep 1)", *TINY, "--seeds", "2", "--json")
-    assert done.returncode == 141
-    assert done.stderr.splitlines()[-1] == (
-        "stopped before the last seed; go on with: python sim.py --resume run"
-    )
+    advice = "stopped before the last seed; go on with: python sim.py --resume run"
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (141, advice)
+    # As the resume says that the first seed is finished.
+    done = shell("--resume run | (exec 0<&-; sleep 1)")
+    assert (done.returncode, done.stderr.splitlines()) == (141, [advice])
     assert sim("--resume", "run")[0] == 0
     assert len(list((home / "run").glob("*/summary.json"))) == 2
+
+
+def test_where_nobody_read_from_the_start_there_is_nothing_to_go_on_with(home):
+    done = shell("--out run | (exec 0<&-; sleep 1)", *TINY, "--seeds", "2")
+    assert (done.returncode, "go on with" in done.stderr) == (141, False)
+    assert not (home / "run").exists()
 
 
 @pytest.mark.parametrize(
