@@ -25,10 +25,11 @@ from fedpart.arguments import Request, parse_run, resumed_config
 from fedpart.commands import COMMANDS
 from fedpart.config import Config
 from fedpart.errors import ClosedError, FedpartError, OutputError
+from fedpart.folder_lock import kept
 from fedpart.idle import first_warnings
 from fedpart.progress import Progress, make_progress
 from fedpart.records import EvaluationRecord, RoundRecord, Summary
-from fedpart.run_files import check_free, check_packages, choose_folder, kept, read_config
+from fedpart.run_files import check_free, check_packages, choose_folder, read_config
 from fedpart.seeds import check_unfinished, claimed, over_seeds, seed_runs
 from fedpart.wording import table
 

@@ -12,9 +12,10 @@ from fedpart.config import Config
 from fedpart.data import FederatedData
 from fedpart.errors import OutputError
 from fedpart.evaluator import Pending, evaluated_rounds
+from fedpart.folder_lock import lock_run
 from fedpart.origin import Origin, origin_of
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo, Summary
-from fedpart.run_files import ended_well, lock_run, never_saved
+from fedpart.run_files import ended_well, never_saved
 from fedpart.server import ServerState
 from fedpart.stored import read_record, read_records
 

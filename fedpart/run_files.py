@@ -5,8 +5,6 @@ import errno
 import json
 import os
 import re
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from importlib.util import find_spec
@@ -14,17 +12,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedpart.config import Config, load_toml, make_config
-from fedpart.errors import BusyError, ConfigError, DamagedError, OutputError, TakenError
+from fedpart.errors import ConfigError, DamagedError, OutputError, TakenError
+from fedpart.folder_lock import lock_run
 from fedpart.spelling import kebab
-
-if sys.platform != "win32":
-    import fcntl
 
 # Keys, logs and Flower's own files of a rehearsal; there before the run is.
 DEPLOYMENT = "deployment"
 _PROBE = ".writable"
-# Seconds between two looks at a folder that another process keeps.
-_LOOK = 0.05
 # What a process that was killed before config.toml was there may leave behind.
 _LEFTOVERS = frozenset({_PROBE, "config.toml.tmp", DEPLOYMENT})
 
@@ -252,62 +246,6 @@ def differences(
 
 def _spell(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def lock_run(path: Path, patience: float = 0.0) -> int:
-    """Keep a run folder for this process until the handle is closed, or the process ends.
-
-    Args:
-        path: the folder.
-        patience: seconds to wait for another process, where it keeps the folder for moments only.
-    Returns:
-        a handle for ``os.close``. Where the system has no locks, it keeps nothing.
-    Raises:
-        BusyError: another process works on the run.
-        OutputError: there is no such folder.
-    """
-    try:
-        # The folder itself, since a file in it may be replaced by another of the same name.
-        handle = os.open(os.devnull if sys.platform == "win32" else path, os.O_RDONLY)
-    except OSError as error:
-        raise OutputError(f"cannot read {path}: {error.strerror or error}") from None
-    if sys.platform != "win32":
-        try:
-            _lock(handle, patience)
-        except BlockingIOError:
-            os.close(handle)
-            raise BusyError(
-                f"another process is working on {path}: wait for its end, or stop it"
-            ) from None
-        except OSError:
-            # Some network file systems have no locks.
-            pass
-        except BaseException:  # a signal
-            os.close(handle)
-            raise
-    return handle
-
-
-def _lock(handle: int, patience: float) -> None:
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise
-        time.sleep(_LOOK)
-
-
-@contextlib.contextmanager
-def kept(path: Path, patience: float = 0.0) -> Iterator[None]:
-    """``lock_run`` for a block."""
-    handle = lock_run(path, patience)
-    try:
-        yield
-    finally:
-        os.close(handle)
 
 
 def read_lines(path: Path, count: int | None = None) -> list[dict[str, Any]]:

@@ -26,12 +26,13 @@ from fedpart.errors import ClientFailure, OutputError
 from fedpart.evaluation import evaluate
 from fedpart.evaluator import FINAL_EVALUATIONS, Evaluator, Pending
 from fedpart.events import Events, NoEvents, open_events
+from fedpart.folder_lock import lock_run
 from fedpart.model_file import starting_state, write_model
 from fedpart.origin import Origin, origin_of
 from fedpart.program import Program
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo, Summary
 from fedpart.resumable import read_behind, totals
-from fedpart.run_files import claim_folder, lock_run, never_saved, now
+from fedpart.run_files import claim_folder, never_saved, now
 from fedpart.server import ServerState
 
 # A round that has ended, and the evaluations that have come in: of this round or before it.

@@ -16,12 +16,7 @@ from typing import Literal
 from fedpart.config import Config
 from fedpart.errors import OutputError
 from fedpart.records import Summary
-from fedpart.run_files import (
-    claim_folder,
-    differences,
-    ended_well,
-    read_config,
-)
+from fedpart.run_files import claim_folder, differences, ended_well, read_config
 from fedpart.stored import read_record
 
 

@@ -17,12 +17,13 @@ from clients.deployment.watch import Watch, records_behind
 from fedpart.arguments import Request, parse_deploy, resumed_config
 from fedpart.config import Config, make_config
 from fedpart.errors import ClientFailure, ConfigError, FedpartError, OutputError
+from fedpart.folder_lock import kept
 from fedpart.idle import first_warnings
 from fedpart.interrupts import INTERRUPTS
 from fedpart.machine import COMMAND, COMMIT, commit
 from fedpart.progress import Progress
 from fedpart.records import Summary
-from fedpart.run_files import DEPLOYMENT, check_free, choose_folder, kept, read_config
+from fedpart.run_files import DEPLOYMENT, check_free, choose_folder, read_config
 from fedpart.stored import read_record
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from fedpart.config import Config
 from fedpart.errors import OutputError
+from fedpart.folder_lock import lock_run
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo
-from fedpart.run_files import lock_run, now
+from fedpart.run_files import now
 from fedpart.stored import read_records
 
 Observed = tuple[RoundRecord, list[EvaluationRecord]]

@@ -21,9 +21,10 @@ from fedpart.errors import (
     OutputError,
     TakenError,
 )
+from fedpart.folder_lock import kept
 from fedpart.interrupts import INTERRUPTS
 from fedpart.machine import slow_precision
-from fedpart.run_files import check_free, check_packages, choose_folder, ended_well, kept
+from fedpart.run_files import check_free, check_packages, choose_folder, ended_well
 from fedpart.wording import duration, table
 
 if TYPE_CHECKING:

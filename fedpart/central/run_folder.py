@@ -31,10 +31,11 @@ from fedpart.checkpoint import (
     writing,
 )
 from fedpart.errors import DamagedError, OutputError
+from fedpart.folder_lock import lock_run
 from fedpart.origin import Origin
 from fedpart.plugins import own_code
 from fedpart.records import RunInfo
-from fedpart.run_files import claim_folder, ended_well, lock_run, never_saved, now
+from fedpart.run_files import claim_folder, ended_well, never_saved, now
 from fedpart.spelling import kebab
 from fedpart.stored import read_record, read_records
 

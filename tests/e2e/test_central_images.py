@@ -13,7 +13,8 @@ from fedpart.central import run_folder, sweep
 from fedpart.central.config import PRESETS, make_central_config, preset, read_central_config
 from fedpart.central.sweep import Sweep, folders, single_runs
 from fedpart.errors import BusyError, OutputError
-from fedpart.run_files import claim_folder, ended_well, lock_run, read_lines
+from fedpart.folder_lock import lock_run
+from fedpart.run_files import claim_folder, ended_well, read_lines
 
 TINY = (
     *("--train-size", "60", "--test-size", "20", "--batch-size", "4", "--samples", "2"),

@@ -18,9 +18,10 @@ from fedpart import algorithm, checkpoint, machine, side_by_side
 from fedpart.config import make_config
 from fedpart.data import load_federated
 from fedpart.errors import ConfigError
+from fedpart.folder_lock import lock_run
 from fedpart.model_file import starting_state
 from fedpart.program import build_program
-from fedpart.run_files import lock_run, read_config, read_lines
+from fedpart.run_files import read_config, read_lines
 
 pytestmark = [pytest.mark.flwr, pytest.mark.slow]
 

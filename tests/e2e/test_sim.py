@@ -17,8 +17,9 @@ from command_line import SIM, TINY
 from fedpart.config import load_toml, make_config
 from fedpart.curves import read_curve
 from fedpart.errors import BusyError
+from fedpart.folder_lock import lock_run
 from fedpart.records import SCHEMAS
-from fedpart.run_files import lock_run, read_lines
+from fedpart.run_files import read_lines
 
 
 def without_seconds(folder):

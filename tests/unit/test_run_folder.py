@@ -21,8 +21,9 @@ from fedpart import algorithm, checkpoint, machine, run_files
 from fedpart.client import client_update
 from fedpart.errors import ClientFailure, OutputError
 from fedpart.evaluator import Evaluator
+from fedpart.folder_lock import lock_run
 from fedpart.program import Program
-from fedpart.run_files import check_free, ended_well, lock_run, read_lines
+from fedpart.run_files import check_free, ended_well, read_lines
 from fedpart.run_folder import RunFolder
 from fedpart.server import ServerState, initial_state
 

@@ -1,0 +1,72 @@
+"""Which process works on a run folder: one at a time."""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedpart.errors import BusyError, OutputError
+
+if sys.platform != "win32":
+    import fcntl
+
+# Seconds between two looks at a folder that another process keeps.
+_LOOK = 0.05
+
+
+def lock_run(path: Path, patience: float = 0.0) -> int:
+    """Keep a run folder for this process until the handle is closed, or the process ends.
+
+    Args:
+        path: the folder.
+        patience: seconds to wait for another process, where it keeps the folder for moments only.
+    Returns:
+        a handle for ``os.close``. Where the system has no locks, it keeps nothing.
+    Raises:
+        BusyError: another process works on the run, for longer than ``patience``.
+        OutputError: there is no such folder.
+    """
+    try:
+        # The folder itself, since a file in it may be replaced by another of the same name.
+        handle = os.open(os.devnull if sys.platform == "win32" else path, os.O_RDONLY)
+    except OSError as error:
+        raise OutputError(f"cannot read {path}: {error.strerror or error}") from None
+    if sys.platform != "win32":
+        try:
+            _lock(handle, patience)
+        except BlockingIOError:
+            os.close(handle)
+            raise BusyError(
+                f"another process is working on {path}: wait for its end, or stop it"
+            ) from None
+        except OSError:
+            # Some network file systems have no locks.
+            pass
+        except BaseException:  # a signal
+            os.close(handle)
+            raise
+    return handle
+
+
+def _lock(handle: int, patience: float) -> None:
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_LOOK)
+
+
+@contextlib.contextmanager
+def kept(path: Path, patience: float = 0.0) -> Iterator[None]:
+    """``lock_run`` for a block."""
+    handle = lock_run(path, patience)
+    try:
+        yield
+    finally:
+        os.close(handle)
