@@ -5,7 +5,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TextIO, cast
 
 from fedpart.errors import ClosedError, FedpartError, OutputError
@@ -80,6 +80,22 @@ def install() -> None:
     """Take both streams over, for a program that is started by a shell."""
     sys.stdout, sys.stderr = Output.of(sys.stdout), Errors.of(sys.stderr)
     atexit.register(flush)
+
+
+def told(main: Callable[[], int | None]) -> int:
+    """Run a command of one's own, ``python -m ...``; returns its exit code, see ``fedpart.errors``.
+
+    A fault is a sentence on standard error.
+    """
+    install()
+    try:
+        exit_code = main() or 0
+        sys.stdout.flush()
+    except FedpartError as error:
+        if not isinstance(error, ClosedError):
+            sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    return exit_code
 
 
 def flush() -> None:

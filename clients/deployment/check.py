@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
+from fedpart import output
 from fedpart.errors import ConfigError
 
 _SECONDS = 10.0
@@ -114,8 +115,12 @@ def explain(log: str) -> str:
     return _certificate(last.partition(_VERIFY)[2]) if _VERIFY in last else last
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Check, say so, and return 0, or the exit code of ``ConfigError``."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Check, and say that all is well.
+
+    Raises:
+        ConfigError: see ``check_superlink``.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m clients.deployment.check",
         description="Look at a SuperLink as a node would: address, certificate, clock.",
@@ -123,13 +128,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("address", metavar="HOST:PORT")
     parser.add_argument("--root-certificates", type=Path, required=True, metavar="ca.crt")
     known = parser.parse_args(argv)
-    try:
-        sys.stdout.write(check_superlink(known.address, known.root_certificates) + "\n")
-    except ConfigError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    return 0
+    sys.stdout.write(check_superlink(known.address, known.root_certificates) + "\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.told(main))

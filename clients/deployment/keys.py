@@ -17,6 +17,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedpart import output
+from fedpart.errors import ConfigError, OutputError
+
 # Clocks differ: a certificate must not begin in a device's future.
 _SKEW = timedelta(hours=1)
 _DAYS = 365
@@ -31,14 +34,22 @@ class Authority:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Take up the authority in ``folder``, or make one there."""
+        """Take up the authority in ``folder``, or make one there.
+
+        Raises:
+            OutputError: what is there cannot be read as one.
+        """
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / "ca.key").exists():
-            key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
-            assert isinstance(key, ec.EllipticCurvePrivateKey)
-            self._key = key
-            self._name = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()).subject
+            try:
+                key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+                public = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+            except (OSError, ValueError, TypeError) as error:
+                raise _no_authority(folder, str(error)) from None
+            if not isinstance(key, ec.EllipticCurvePrivateKey):
+                raise _no_authority(folder, "ca.key is not of an elliptic curve")
+            self._key, self._name = key, public.subject
             return
         self._key = ec.generate_private_key(ec.SECP384R1())
         self._name = _name("fedpart authority")
@@ -130,6 +141,13 @@ def write_secret(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def _no_authority(folder: Path, why: str) -> OutputError:
+    return OutputError(
+        f"ca.key and ca.crt in {folder} cannot be used ({why}): put them back from a copy, or name "
+        "another folder"
+    )
+
+
 def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
@@ -147,7 +165,12 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Make keys for real machines; what is there stays, but for the server's certificate."""
+    """Make keys for real machines; what is there stays, but for the server's certificate.
+
+    Raises:
+        ConfigError: a name that no certificate or file can have.
+        OutputError: the folder cannot be written, or holds an authority that is none.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m clients.deployment.keys", description="Make TLS and node keys."
     )
@@ -160,12 +183,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--node", nargs="+", default=[], help="names of nodes, one key for each")
     known = parser.parse_args(argv)
-    if known.host:
-        made = [known.folder / "ca.crt", *Authority(known.folder).certify(known.host)]
-        sys.stdout.write("".join(f"{path}\n" for path in made))
     for name in known.node:
-        sys.stdout.write(f"{node_key(known.folder / name)}\n")
+        if Path(name).name != name:
+            raise ConfigError(f"--node {name!r} is no name of a file: name it without folders")
+    made = []
+    try:
+        if known.host:
+            made = [known.folder / "ca.crt", *Authority(known.folder).certify(known.host)]
+        made += [node_key(known.folder / name) for name in known.node]
+    except OSError as error:
+        raise OutputError(f"cannot write {error.filename}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"--host {' '.join(known.host)}: {error}") from None
+    sys.stdout.write("".join(f"{path}\n" for path in made))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(output.told(main))
