@@ -5,7 +5,7 @@ import errno
 import hashlib
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ import torch
 from fedpart.errors import DamagedError, OutputError
 from fedpart.server import ServerState
 
+# What writes a small file as a whole.
+Writer = Callable[[Path, bytes], None]
 _MAGIC = b"fedpart-checkpoint-2\n"
 
 

@@ -28,6 +28,8 @@ _COLUMNS = (
     *(f"{direction}_MB" for direction in DIRECTIONS),
     "upload_share",
 )
+# Columns of ``compare`` besides.
+_COMPARED = ("run", "seeds", "standard_error")
 
 
 class _Client(BaseModel):
@@ -272,6 +274,11 @@ def write_rows(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]
             writer.writerows(rows)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def is_column(name: str) -> bool:
+    """Whether tables of curves have a column of this name already, so that psi may not."""
+    return name in (*_COLUMNS, *_COMPARED) or name.startswith(CHUNK_COLUMN)
 
 
 def _read_csv(path: Path, label: str) -> Curve:

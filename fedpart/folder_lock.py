@@ -14,14 +14,17 @@ if sys.platform != "win32":
 
 # Seconds between two looks at a folder that another process keeps.
 _LOOK = 0.05
+# Seconds that a process may keep a folder for which it only asks whether another does.
+_GLANCE = 0.3
 
 
-def lock_run(path: Path, patience: float = 0.0) -> int:
+def lock_run(path: Path, patience: float = _GLANCE) -> int:
     """Keep a run folder for this process until the handle is closed, or the process ends.
 
     Args:
         path: the folder.
-        patience: seconds to wait for another process, where it keeps the folder for moments only.
+        patience: seconds to wait for another process that keeps the folder; by default as long as
+            ``is_kept`` in another may take.
     Returns:
         a handle for ``os.close``. Where the system has no locks, it keeps nothing.
     Raises:
@@ -62,8 +65,19 @@ def _lock(handle: int, patience: float) -> None:
         time.sleep(_LOOK)
 
 
+def is_kept(path: Path) -> bool:
+    """Whether a process, this one or another, keeps a folder; false where there is none."""
+    try:
+        os.close(lock_run(path, 0))
+    except BusyError:
+        return True
+    except OutputError:
+        pass
+    return False
+
+
 @contextlib.contextmanager
-def kept(path: Path, patience: float = 0.0) -> Iterator[None]:
+def kept(path: Path, patience: float = _GLANCE) -> Iterator[None]:
     """``lock_run`` for a block."""
     handle = lock_run(path, patience)
     try:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedpart.config import Config, load_toml, make_config
-from fedpart.errors import ConfigError, DamagedError, OutputError, TakenError
-from fedpart.folder_lock import lock_run
+from fedpart.errors import BusyError, ConfigError, DamagedError, OutputError, TakenError
+from fedpart.folder_lock import is_kept, lock_run
 from fedpart.spelling import kebab
 
 # Keys, logs and Flower's own files of a rehearsal; there before the run is.
@@ -32,9 +32,22 @@ def check_free(path: Path) -> None:
     """Whether a run may use this folder: absent or empty, leftovers of a killed start apart.
 
     Raises:
+        BusyError: another process works on it.
         TakenError: it holds something.
         OutputError: it is a file, or cannot be looked into.
     """
+    try:
+        _check_empty(path)
+    except TakenError:
+        if is_kept(path):
+            raise BusyError(
+                f"another process is working on {path}: name another folder, or wait for its end "
+                "and go on with it by --resume"
+            ) from None
+        raise
+
+
+def _check_empty(path: Path) -> None:
     try:
         # Where it is beneath a file, say so before anything slow happens.
         beneath = next(p for p in (path, *path.absolute().parents) if p.exists())
@@ -107,7 +120,7 @@ def claim_folder(path: Path) -> int:
     handle = lock_run(path)
     try:
         # Both have found it empty, and the other may have come to its end by now.
-        check_free(path)
+        _check_empty(path)
         probe = path / _PROBE
         probe.touch()
         # Where the system has no locks, the other process may take it away as its own.

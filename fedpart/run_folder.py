@@ -18,7 +18,7 @@ from fedpart.accounting import (
     run_info,
     summary_record,
 )
-from fedpart.checkpoint import write_anyhow, write_atomic, writing
+from fedpart.checkpoint import Writer, write_anyhow, write_atomic, writing
 from fedpart.client import ClientReply
 from fedpart.cohort import Failure
 from fedpart.data import FederatedData
@@ -36,7 +36,6 @@ from fedpart.run_files import claim_folder, never_saved, now
 from fedpart.server import ServerState
 
 # A round that has ended, and the evaluations that have come in: of this round or before it.
-Writer = Callable[[Path, bytes], None]
 OnRound = Callable[[RoundRecord, Sequence[EvaluationRecord]], None]
 
 

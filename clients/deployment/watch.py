@@ -1,12 +1,10 @@
 """A run that another process writes, seen through its run folder."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from fedpart.config import Config
-from fedpart.errors import OutputError
-from fedpart.folder_lock import lock_run
+from fedpart.folder_lock import is_kept
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo
 from fedpart.run_files import now
 from fedpart.stored import read_records
@@ -36,11 +34,7 @@ class Watch:
     @property
     def busy(self) -> bool:
         """Whether a process works on the run, or has yet to write how it ended."""
-        try:
-            os.close(lock_run(self.path))
-        except OutputError:
-            return (self.path / "config.toml").exists()
-        return False
+        return is_kept(self.path) and (self.path / "config.toml").exists()
 
     def info(self) -> RunInfo:
         """What ``run.json`` says; replaced as a whole, so never half-written."""

@@ -125,7 +125,9 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
         )
     if done:
         lines.append(f"{out}: sweep.json, sweep.png" + ("" if config.toy else ", table.md"))
-    if lines and not config.json_summary:
+    if config.json_summary:
+        lines = [json.dumps(run.summary.model_dump(mode="json")) for run in done]
+    if lines:
         sys.stdout.write("\n".join(lines) + "\n")
     if faults:
         raise _left_out(faults, count, out)

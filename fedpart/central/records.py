@@ -2,12 +2,16 @@
 
 import json
 import sys
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from fedpart.central.settings import Method
 from fedpart.records import SCHEMAS, Record
+
+if TYPE_CHECKING:
+    from fedpart.central.config import CentralConfig
 
 
 class CentralEvaluation(Record):
@@ -65,6 +69,27 @@ class CentralSummary(Record):
     seconds: float = Field(ge=0, description="updates and evaluations, over all resumes")
     seconds_per_iteration: float = Field(ge=0, description="evaluations included")
     peak_rss_bytes: int = Field(ge=0)
+
+
+def of_images(config: "CentralConfig", evaluations: Sequence[CentralEvaluation]) -> dict[str, Any]:
+    """What a summary says besides of a run on images, by field; nothing of toys.
+
+    Args:
+        config: of the run.
+        evaluations: every evaluation of it.
+    """
+    if config.toy:
+        return {}
+    chunks = config.psi_chunks or config.chunks
+    whole = [e for e in evaluations if e.iteration == config.iterations]
+    return {
+        "dataset": config.dataset,
+        "model": config.model,
+        "chunks": list(chunks),
+        "weights": list(config.weights or chunks),
+        "trial": config.trial if config.method == "random-search" else None,
+        "test_accuracy_before_finetune": whole[0].test_accuracy if config.finetune else None,
+    }
 
 
 FILES: dict[str, type[Record]] = {

@@ -1,5 +1,6 @@
 """A central run's folder: settings, records, checkpoints, picture; and when a run ends early."""
 
+import contextlib
 import math
 import os
 import time
@@ -18,13 +19,15 @@ from fedpart.central.config import CentralConfig
 from fedpart.central.experiments import EXPERIMENTS
 from fedpart.central.guard import check_finite
 from fedpart.central.objective import out_of_sample, score_tensors, weighted
-from fedpart.central.records import CentralEvaluation, CentralSummary
+from fedpart.central.records import CentralEvaluation, CentralSummary, of_images
 from fedpart.central.state import TrainingState
 from fedpart.central.task import first
 from fedpart.central.training import Training
 from fedpart.checkpoint import (
+    Writer,
     read_checkpoint,
     sync,
+    write_anyhow,
     write_atomic,
     write_checkpoint,
     write_tensors,
@@ -252,7 +255,7 @@ class CentralRun:
             method=config.method,
             experiment=config.experiment,
             inputs=config.inputs[0] if config.experiment == "input-selection" else None,
-            **self._of_images(),
+            **of_images(config, self.evaluations),
             train_size=config.train_size,
             test_size=len(self.task.test[1]),
             seed=config.seed,
@@ -271,21 +274,6 @@ class CentralRun:
         self.close("ok", 0)
         return summary
 
-    def _of_images(self) -> dict[str, Any]:
-        config = self.config
-        if config.toy:
-            return {}
-        chunks = config.psi_chunks or config.chunks
-        whole = [e for e in self.evaluations if e.iteration == config.iterations]
-        return {
-            "dataset": config.dataset,
-            "model": config.model,
-            "chunks": list(chunks),
-            "weights": list(config.weights or chunks),
-            "trial": config.trial if config.method == "random-search" else None,
-            "test_accuracy_before_finetune": whole[0].test_accuracy if config.finetune else None,
-        }
-
     def close(self, reason: str, exit_code: int) -> int | None:
         """Say in ``run.json`` how the run ended; keep what is complete for a resume.
 
@@ -297,11 +285,13 @@ class CentralRun:
         try:
             if self._info is None:
                 return None
-            if self._saved != self._state.iteration:
-                self._save()
+            # Where the disk is full, the old checkpoint stays.
+            with contextlib.suppress(OutputError):
+                if self._saved != self._state.iteration:
+                    self._save()
             update = {"ended": now(), "exit": reason, "exit_code": exit_code}
-            self._write("run.json", self._info.model_copy(update=update))
-            return self._state.iteration
+            self._write("run.json", self._info.model_copy(update=update), write_anyhow)
+            return max(0, self._saved)
         finally:
             if self._lock is not None:
                 os.close(self._lock)
@@ -342,8 +332,8 @@ class CentralRun:
             versions=machine.versions(),
         )
 
-    def _write(self, name: str, record: BaseModel) -> None:
-        write_atomic(self.path / name, (record.model_dump_json(indent=2) + "\n").encode())
+    def _write(self, name: str, record: BaseModel, write: Writer = write_atomic) -> None:
+        write(self.path / name, (record.model_dump_json(indent=2) + "\n").encode())
 
 
 def _settings(config: CentralConfig) -> dict[str, Any]:

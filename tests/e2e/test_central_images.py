@@ -403,8 +403,15 @@ def test_a_full_disk_is_not_taken_for_another_process(sim, home, monkeypatch):
         code, out, err = sim(*words)
     assert code == 4
     assert "checkpoint.pt: No space left on device" in err
+    assert "stopped after iteration 0; go on with: python sim.py central --resume all" in err
     assert "not done" not in out
-    assert sim("central", "--resume", "all")[0] == 0
+    (info,) = (json.loads(path.read_text()) for path in Path("all").rglob("run.json"))
+    assert info["exit_code"] == 4
+    assert info["exit"].endswith("No space left on device")
+    code, out, _ = sim("central", "--resume", "all", "--json")
+    assert code == 0
+    (summary,) = (json.loads(path.read_text()) for path in Path("all").rglob("summary.json"))
+    assert [json.loads(line) for line in out.splitlines()] == [summary]
 
 
 def test_of_several_processes_one_at_a_time_writes_what_a_sweep_comes_to(sim, home, monkeypatch):

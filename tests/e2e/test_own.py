@@ -419,6 +419,14 @@ class own:
             AUGMENTATION.format("0", "(1 + raw)", "1").replace('{"a"', "{3"),
             "not a dict of names and finite",
         ),
+        *(
+            (
+                "augmentation",
+                AUGMENTATION.format("0", "(1 + raw)", "1").replace('{"a"', f'{{"{taken}"'),
+                f"readable names {taken}, which is a column of curves.csv already",
+            )
+            for taken in ("round", "seeds", "upload_MB_chunk_0")
+        ),
         ("augmentation", AUGMENTATION.format("0", "1", "1"), "no gradient reaches its raw values"),
         ("augmentation", AUGMENTATION.format("0", "raw.double()", "1"), "and type torch.float64"),
         ("dataset", "import no_such_module\n", "No module named 'no_such_module'"),

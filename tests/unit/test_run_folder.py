@@ -17,11 +17,11 @@ import pytest
 import tiny
 import torch
 
-from fedpart import algorithm, checkpoint, machine, run_files
+from fedpart import algorithm, checkpoint, folder_lock, machine, run_files
 from fedpart.client import client_update
-from fedpart.errors import ClientFailure, OutputError
+from fedpart.errors import BusyError, ClientFailure, OutputError, TakenError
 from fedpart.evaluator import Evaluator
-from fedpart.folder_lock import lock_run
+from fedpart.folder_lock import is_kept, lock_run
 from fedpart.program import Program
 from fedpart.run_files import check_free, ended_well, read_lines
 from fedpart.run_folder import RunFolder
@@ -442,6 +442,34 @@ def test_a_start_beside_another_does_not_stumble_over_its_probe(tmp_path, monkey
     monkeypatch.setattr(Path, "touch", taken_away)
     os.close(run_files.claim_folder(tmp_path / "run"))
     assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_folder_that_another_process_works_on_is_not_to_be_deleted(tmp_path):
+    """A new run that is sent there by mistake is told so."""
+    (tmp_path / "config.toml").touch()
+    handle = lock_run(tmp_path)
+    with pytest.raises(BusyError, match="name another folder, or wait"):
+        run_files.check_free(tmp_path)
+    os.close(handle)
+    with pytest.raises(TakenError, match="delete it"):
+        run_files.check_free(tmp_path)
+
+
+def test_who_only_asks_for_a_folder_refuses_nobody(tmp_path, monkeypatch):
+    """A resume outlasts the moment for which another process keeps the folder to see."""
+    monkeypatch.setattr(folder_lock, "_LOOK", 0)
+    asking, looks = [lock_run(tmp_path)], []
+
+    def look(_):
+        assert is_kept(tmp_path)
+        looks.append(asking.pop())
+        os.close(looks[-1])
+
+    monkeypatch.setattr(folder_lock.time, "sleep", look)
+    os.close(lock_run(tmp_path))
+    assert len(looks) == 1
+    assert not is_kept(tmp_path)
+    assert not is_kept(tmp_path / "none")
 
 
 def test_a_folder_that_is_refused_is_free_for_others(tmp_path, monkeypatch):
