@@ -1,94 +1,19 @@
 """One file that holds all a bit-identical resume needs, written so that it is whole or absent."""
 
-import contextlib
-import errno
 import hashlib
 import io
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedpart.errors import DamagedError, OutputError
+from fedpart.errors import DamagedError
+from fedpart.files import write_atomic
 from fedpart.server import ServerState
 
-# What writes a small file as a whole.
-Writer = Callable[[Path, bytes], None]
 _MAGIC = b"fedpart-checkpoint-2\n"
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Explain what the system says about ``path``.
-
-    Raises:
-        OutputError: the disk is full or the place cannot be written.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def sync(path: Path) -> None:
-    """Force a file, or the names in a folder, from the system's memory onto the disk.
-
-    Raises:
-        OSError: the disk is full or broken.
-    """
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        # Some network file systems cannot sync a folder, and say so.
-        if not (error.errno == errno.EINVAL and path.is_dir()):
-            raise
-    finally:
-        os.close(handle)
-
-
-def write_atomic(path: Path, *parts: bytes | memoryview) -> None:
-    """Write under a temporary name, sync, rename: readers see the old file or the new one.
-
-    Raises:
-        OutputError: the disk is full or the place cannot be written.
-    """
-    temporary = path.with_name(path.name + ".tmp")
-    with writing(path):
-        try:
-            with temporary.open("wb") as file:
-                for part in parts:
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
-        # The new name is on the disk only when its folder is.
-        sync(path.parent)
-
-
-def write_anyhow(path: Path, content: bytes) -> None:
-    """``write_atomic``, or over the file itself where the disk has no room for another.
-
-    That needs none while the content fits the blocks that the file has. It is for a small file at
-    the end of a process: a crash in its midst would leave half of it.
-
-    Raises:
-        OutputError: the place cannot be written.
-    """
-    try:
-        write_atomic(path, content)
-    except OutputError:
-        with writing(path), path.open("r+b", buffering=0) as file:
-            file.write(content)
-            file.truncate()
-            os.fsync(file.fileno())
 
 
 def save(path: Path, state: ServerState, extra: dict[str, Any]) -> None:

@@ -18,13 +18,14 @@ _LOOK = 0.05
 _GLANCE = 0.3
 
 
-def lock_run(path: Path, patience: float = _GLANCE) -> int:
+def lock_run(path: Path, patience: float = _GLANCE, shared: bool = False) -> int:
     """Keep a run folder for this process until the handle is closed, or the process ends.
 
     Args:
         path: the folder.
         patience: seconds to wait for another process that keeps the folder; by default as long as
             ``is_kept`` in another may take.
+        shared: beside others that keep it so, but for anybody else.
     Returns:
         a handle for ``os.close``. Where the system has no locks, it keeps nothing.
     Raises:
@@ -38,7 +39,7 @@ def lock_run(path: Path, patience: float = _GLANCE) -> int:
         raise OutputError(f"cannot read {path}: {error.strerror or error}") from None
     if sys.platform != "win32":
         try:
-            _lock(handle, patience)
+            _lock(handle, patience, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         except BlockingIOError:
             os.close(handle)
             raise BusyError(
@@ -53,11 +54,11 @@ def lock_run(path: Path, patience: float = _GLANCE) -> int:
     return handle
 
 
-def _lock(handle: int, patience: float) -> None:
+def _lock(handle: int, patience: float, kind: int) -> None:
     deadline = time.monotonic() + patience
     while True:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
             return
         except BlockingIOError:
             if time.monotonic() >= deadline:
@@ -68,7 +69,7 @@ def _lock(handle: int, patience: float) -> None:
 def is_kept(path: Path) -> bool:
     """Whether a process, this one or another, keeps a folder; false where there is none."""
     try:
-        os.close(lock_run(path, 0))
+        os.close(lock_run(path, 0, shared=True))
     except BusyError:
         return True
     except OutputError:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpart.curves import is_column
 from fedpart.errors import ConfigError
 from fedpart.plugins import call_own, users_code
 
@@ -113,11 +112,6 @@ def own_augmentation(name: str, start: float, shape: tuple[int, int, int]) -> Ow
         changed = own.apply(blank.clone(), leaf.clone(), torch.zeros(2, noise_size))
         told = own.readable(raw.detach().clone())
     known = check_told(name, told)
-    if taken := [n for n in known if is_column(n)]:
-        raise ConfigError(
-            f"augmentation {name!r}: readable names {taken[0]}, which is a column of curves.csv "
-            "already; choose another name"
-        )
     if not isinstance(changed, Tensor):
         raise ConfigError(f"augmentation {name!r}: apply returns no tensor")
     if changed.shape != blank.shape or changed.dtype != blank.dtype:

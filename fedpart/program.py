@@ -185,8 +185,8 @@ def build_program(
         in_channels: channels of the images.
         image_shape: (height, width) in pixels.
     Raises:
-        ConfigError: a model that cannot be built, partitioned, or applied to such images; or a
-            device that is not there.
+        ConfigError: a model that cannot be built, partitioned, or applied to such images; names of
+            psi that cannot head columns; or a device that is not there.
     """
     check_device(config.device)
     with global_seed(torch_seed(config.seed, "init")):
@@ -218,6 +218,7 @@ def build_program(
         tuple(float(buffers[name]) for name in dropout),
         tuple(own),
     )
+    hyper.check_names()
     default = layout.defaults(initial, config.defaults == "zero")
     return Program(network, layout, initial, default, hyper, config)
 

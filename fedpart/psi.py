@@ -1,5 +1,6 @@
 """The hyperparameters psi as one flat vector, and what a likelihood asks of them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -7,6 +8,8 @@ import torch
 from torch import Tensor
 
 from fedpart.augment import Augmentation
+from fedpart.curves import is_column
+from fedpart.errors import ConfigError
 from fedpart.models import OwnHyper
 
 
@@ -62,13 +65,33 @@ class HyperSpec:
 
     def readable(self, hyper: Tensor) -> dict[str, float]:
         """Psi in plain units: degrees, fractions of half the image, factors, drop rates."""
+        return dict(self._told(hyper))
+
+    def _told(self, hyper: Tensor) -> Iterator[tuple[str, float]]:
         affine, held = self.split(hyper)
-        named = self.augmentation.readable(affine) if self.augmentation else {}
+        if self.augmentation:
+            yield from self.augmentation.readable(affine).items()
         for i, name in enumerate(self.dropout, 1):
-            named[f"dropout_{i}"] = float(held[name].double().sigmoid())
+            yield f"dropout_{i}", float(held[name].double().sigmoid())
         for own in self.own:
-            named |= own.readable(held[own.name])
-        return named
+            yield from own.readable(held[own.name]).items()
+
+    def check_names(self) -> None:
+        """Whether the names that ``readable`` gives can head columns.
+
+        Raises:
+            ConfigError: two are the same, or one is taken.
+        """
+        seen = set()
+        for name, _ in self._told(self.initial()):
+            if name in seen:
+                raise ConfigError(f"two hyperparameters are named {name!r}: name one otherwise")
+            if is_column(name):
+                raise ConfigError(
+                    f"a hyperparameter is named {name!r}, as a column of curves.csv or of what "
+                    "compare writes is already: name it otherwise"
+                )
+            seen.add(name)
 
 
 class Psi(Protocol):

@@ -39,12 +39,17 @@ def check_free(path: Path) -> None:
     try:
         _check_empty(path)
     except TakenError:
-        if is_kept(path):
-            raise BusyError(
-                f"another process is working on {path}: name another folder, or wait for its end "
-                "and go on with it by --resume"
-            ) from None
+        # A sweep's folder is not kept, but the runs beneath it are.
+        if (path / "config.toml").is_file() and any(map(is_kept, [path, *_runs(path, set())])):
+            raise _busy(path) from None
         raise
+
+
+def _busy(path: Path) -> BusyError:
+    return BusyError(
+        f"another process is working on {path}: name another folder, or wait for its end and go on "
+        "with it by --resume"
+    )
 
 
 def _check_empty(path: Path) -> None:
@@ -117,7 +122,10 @@ def claim_folder(path: Path) -> int:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unwritable(path, error) from None
-    handle = lock_run(path)
+    try:
+        handle = lock_run(path)
+    except BusyError:
+        raise _busy(path) from None
     try:
         # Both have found it empty, and the other may have come to its end by now.
         _check_empty(path)

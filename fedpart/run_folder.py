@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from fedpart import checkpoint, machine
+from fedpart import checkpoint, files, machine
 from fedpart.accounting import (
     empty_streak,
     out_of_sample,
@@ -18,7 +18,6 @@ from fedpart.accounting import (
     run_info,
     summary_record,
 )
-from fedpart.checkpoint import Writer, write_anyhow, write_atomic, writing
 from fedpart.client import ClientReply
 from fedpart.cohort import Failure
 from fedpart.data import FederatedData
@@ -26,6 +25,7 @@ from fedpart.errors import ClientFailure, OutputError
 from fedpart.evaluation import evaluate
 from fedpart.evaluator import FINAL_EVALUATIONS, Evaluator, Pending
 from fedpart.events import Events, NoEvents, open_events
+from fedpart.files import Writer, write_anyhow, write_atomic, writing
 from fedpart.folder_lock import lock_run
 from fedpart.model_file import starting_state, write_model
 from fedpart.origin import Origin, origin_of
@@ -276,7 +276,12 @@ class RunFolder:
                 if self._saved != self._state.server_round:
                     self._save()
             update = {"ended": now(), "exit": reason, "exit_code": exit_code}
-            self._write("run.json", self._info.model_copy(update=update), write_anyhow)
+            try:
+                self._write("run.json", self._info.model_copy(update=update), write_anyhow)
+            except OutputError:
+                # What has ended a run is told, and not this.
+                if exit_code == 0:
+                    raise
             return max(0, self._saved)
         finally:
             if self._lock is not None:
@@ -315,7 +320,7 @@ class RunFolder:
         # A checkpoint that outlives a power cut must find the records that it builds on.
         for name in ("rounds", "evaluations"):
             with writing(self.path / f"{name}.jsonl"):
-                checkpoint.sync(self.path / f"{name}.jsonl")
+                files.sync(self.path / f"{name}.jsonl")
         checkpoint.save(self.path / "checkpoint.pt", self._state, extra)
         self._saved = done
 

@@ -15,6 +15,7 @@ from typing import Literal
 
 from fedpart.config import Config
 from fedpart.errors import OutputError
+from fedpart.files import write_atomic
 from fedpart.records import Summary
 from fedpart.run_files import claim_folder, differences, ended_well, read_config
 from fedpart.stored import read_record
@@ -48,9 +49,6 @@ def claimed(path: Path, config: Config) -> Iterator[None]:
     Raises:
         BusyError, TakenError, OutputError: see ``run_files.claim_folder``.
     """
-    # It brings torch, which a command that trains nothing does without.
-    from fedpart.checkpoint import write_atomic
-
     handle = claim_folder(path)
     try:
         write_atomic(path / "config.toml", config.to_toml().encode())

@@ -49,9 +49,14 @@ def check_superlink(address: str, ca: Path) -> str:
         context = ssl.create_default_context(cafile=str(ca))
     except OSError as error:
         raise ConfigError(f"{ca} is no certificate that can be read: {error}") from None
-    connection = http.client.HTTPSConnection(
-        host.strip("[]"), int(port), timeout=_SECONDS, context=context
-    )
+    try:
+        connection = http.client.HTTPSConnection(
+            host.strip("[]"), int(port), timeout=_SECONDS, context=context
+        )
+        # As sockets will.
+        host.strip("[]").encode("idna")
+    except (http.client.InvalidURL, UnicodeError):
+        raise ConfigError(f"{address!r} is no address; it must be host:port") from None
     with contextlib.closing(connection):
         try:
             connection.request("GET", "/health")
@@ -74,7 +79,13 @@ def check_superlink(address: str, ca: Path) -> str:
             f"{address} answers with HTTP status {status}: SuperLink is not running behind the "
             "proxy, or something else listens there"
         )
-    ahead = 0.0 if date is None else time.time() - parsedate_to_datetime(date).timestamp()
+    try:
+        ahead = 0.0 if date is None else time.time() - parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        raise ConfigError(
+            f"{address} answers with the date {date!r:.60}, which is none: something else than a "
+            "SuperLink listens there"
+        ) from None
     if not -_SLOW < ahead < _FAST:
         raise ConfigError(
             f"this machine's clock is {ahead:+.0f} s off that of {address}; Flower refuses more "

@@ -6,7 +6,7 @@ machines; a rehearsal makes its own.
 
 import argparse
 import ipaddress
-import os
+import re
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
@@ -19,11 +19,18 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedpart import output
 from fedpart.errors import ConfigError, OutputError
+from fedpart.files import write_atomic, writing
 
 # Clocks differ: a certificate must not begin in a device's future.
 _SKEW = timedelta(hours=1)
 _DAYS = 365
 _NONE = serialization.NoEncryption()
+# Letters that a certificate's common name has room for; nodes go by the names besides.
+_COMMON_NAME = 64
+# Names of machines, RFC 1123, and the underscores that some have.
+_HOST = re.compile(r"(?=.{1,253}$)(?:[A-Za-z0-9_][A-Za-z0-9_-]{0,62}(?:\.(?!$)|$))+")
+_NODE = re.compile(r"(?!.*\.pub$)[A-Za-z0-9][A-Za-z0-9._-]*")
+_OTHERS = ("ca.key", "ca.crt", "server.key", "server.crt")
 
 
 class Authority:
@@ -37,11 +44,12 @@ class Authority:
         """Take up the authority in ``folder``, or make one there.
 
         Raises:
-            OutputError: what is there cannot be read as one.
+            OutputError: what is there is none, or the folder cannot be written.
         """
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        if (folder / "ca.key").exists():
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        if any((folder / name).exists() for name in ("ca.key", "ca.crt")):
             try:
                 key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
                 public = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
@@ -49,6 +57,8 @@ class Authority:
                 raise _no_authority(folder, str(error)) from None
             if not isinstance(key, ec.EllipticCurvePrivateKey):
                 raise _no_authority(folder, "ca.key is not of an elliptic curve")
+            if public.public_key() != key.public_key():
+                raise _no_authority(folder, "ca.crt is not that of ca.key")
             self._key, self._name = key, public.subject
             return
         self._key = ec.generate_private_key(ec.SECP384R1())
@@ -70,8 +80,13 @@ class Authority:
             .add_extension(usage, critical=True)
             .sign(self._key, hashes.SHA384())
         )
-        write_secret(folder / "ca.key", _pem(self._key))
-        (folder / "ca.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        write_atomic(folder / "ca.key", _pem(self._key), secret=True)
+        try:
+            write_atomic(folder / "ca.crt", certificate.public_bytes(serialization.Encoding.PEM))
+        except BaseException:
+            # One without the other would be refused the next time.
+            (folder / "ca.key").unlink()
+            raise
 
     def certify(self, hosts: Sequence[str], days: float = _DAYS) -> tuple[Path, Path]:
         """A server's certificate and its key, ``server.crt`` and ``server.key``; made anew.
@@ -79,18 +94,20 @@ class Authority:
         Args:
             hosts: names and addresses that nodes call the server by; another one is refused.
             days: from now until it expires; negative for one that has.
+        Raises:
+            OutputError: the folder cannot be written.
         """
         key = ec.generate_private_key(ec.SECP384R1())
         certificate = (
-            self._begin(_name(hosts[0]), key, days)
+            self._begin(_name(hosts[0][:_COMMON_NAME]), key, days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
             .sign(self._key, hashes.SHA384())
         )
         paths = self.folder / "server.crt", self.folder / "server.key"
-        paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        write_secret(paths[1], _pem(key))
+        write_atomic(paths[0], certificate.public_bytes(serialization.Encoding.PEM))
+        write_atomic(paths[1], _pem(key), secret=True)
         return paths
 
     def _begin(
@@ -118,27 +135,33 @@ def node_key(path: Path) -> Path:
 
     As ``ssh-keygen -t ecdsa -b 384`` makes them, which is what Flower reads. A key that is there
     stays: it is the node's identity.
+
+    Raises:
+        OutputError: what is there is no such key, or the folder cannot be written.
     """
     public = path.with_name(path.name + ".pub")
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        try:
+            key = serialization.load_ssh_private_key(path.read_bytes(), None)
+        except (OSError, ValueError, TypeError) as error:
+            raise OutputError(
+                f"{path} is no private key that can be read ({error}): put it back from a copy, or "
+                "name another node"
+            ) from None
+    else:
+        with writing(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
         key = ec.generate_private_key(ec.SECP384R1())
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, _NONE
         )
-        write_secret(path, private)
+        write_atomic(path, private, secret=True)
+    if not public.exists():
         text = key.public_key().public_bytes(
             serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
         )
-        public.write_bytes(text + b"\n")
+        write_atomic(public, text + b"\n")
     return public
-
-
-def write_secret(path: Path, content: bytes) -> None:
-    """Write a file that nobody but its owner may read, at no moment."""
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
 
 
 def _no_authority(folder: Path, why: str) -> OutputError:
@@ -153,10 +176,17 @@ def _name(text: str) -> x509.Name:
 
 
 def _host(text: str) -> x509.GeneralName:
-    try:
+    if _is_address(text):
         return x509.IPAddress(ipaddress.ip_address(text))
+    return x509.DNSName(text)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
     except ValueError:
-        return x509.DNSName(text)
+        return False
+    return True
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -183,18 +213,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--node", nargs="+", default=[], help="names of nodes, one key for each")
     known = parser.parse_args(argv)
+    for host in known.host:
+        if not _HOST.fullmatch(host) and not _is_address(host):
+            raise ConfigError(
+                f"--host {host!r} is no name or address of a machine: leave port and protocol out"
+            )
     for name in known.node:
-        if Path(name).name != name:
-            raise ConfigError(f"--node {name!r} is no name of a file: name it without folders")
+        if not _NODE.fullmatch(name) or name in _OTHERS:
+            raise ConfigError(
+                f"--node {name!r} cannot be the name of a key: take letters, digits, . _ and -, a "
+                f"letter or digit first, no .pub at the end, and none of {', '.join(_OTHERS)}"
+            )
     made = []
-    try:
-        if known.host:
-            made = [known.folder / "ca.crt", *Authority(known.folder).certify(known.host)]
-        made += [node_key(known.folder / name) for name in known.node]
-    except OSError as error:
-        raise OutputError(f"cannot write {error.filename}: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"--host {' '.join(known.host)}: {error}") from None
+    if known.host:
+        made = [known.folder / "ca.crt", *Authority(known.folder).certify(known.host)]
+    made += [node_key(known.folder / name) for name in known.node]
     sys.stdout.write("".join(f"{path}\n" for path in made))
 
 

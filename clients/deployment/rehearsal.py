@@ -17,6 +17,7 @@ from clients.deployment.watch import Watch, records_behind
 from fedpart.arguments import Request, parse_deploy, resumed_config
 from fedpart.config import Config, make_config
 from fedpart.errors import ClientFailure, ConfigError, FedpartError, OutputError
+from fedpart.files import writing
 from fedpart.folder_lock import kept
 from fedpart.idle import first_warnings
 from fedpart.interrupts import INTERRUPTS
@@ -127,7 +128,6 @@ def _rehearse(
     progress: Progress,
     prepare: Prepare,
 ) -> None:
-    from fedpart.checkpoint import writing
     from fedpart.resumable import look_behind
 
     assert config.out is not None

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedpart.config import Config
+from fedpart.files import write_anyhow
 from fedpart.folder_lock import is_kept
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo
 from fedpart.run_files import now
@@ -51,8 +52,6 @@ class Watch:
         Raises:
             OutputError: see ``write_anyhow``.
         """
-        from fedpart.checkpoint import write_anyhow
-
         info = self.info()
         if info.exit != "ok" and (sure or info.exit is None):
             update = {"ended": now(), "exit": reason, "exit_code": exit_code}

@@ -117,18 +117,18 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
     # One process at a time, so that the last one has seen all runs.
     with kept(out, _PATIENCE), INTERRUPTS.held():
         done, lines = write_sweep(out, config, faults)
-    count = len(folders(out, config))
-    if left := count - len(done) - len(faults):
-        lines.append(
-            f"not done: {left} of {count} runs, another process's or waiting for one; "
-            f"when that is done: {_again(out)}"
-        )
     if done:
         lines.append(f"{out}: sweep.json, sweep.png" + ("" if config.toy else ", table.md"))
     if config.json_summary:
         lines = [json.dumps(run.summary.model_dump(mode="json")) for run in done]
-    if lines:
-        sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    count = len(folders(out, config))
+    if left := count - len(done) - len(faults):
+        sys.stdout.flush()
+        sys.stderr.write(
+            f"not done: {left} of {count} runs, another process's or waiting for one; "
+            f"when that is done: {_again(out)}\n"
+        )
     if faults:
         raise _left_out(faults, count, out)
 

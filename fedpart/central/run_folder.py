@@ -23,17 +23,9 @@ from fedpart.central.records import CentralEvaluation, CentralSummary, of_images
 from fedpart.central.state import TrainingState
 from fedpart.central.task import first
 from fedpart.central.training import Training
-from fedpart.checkpoint import (
-    Writer,
-    read_checkpoint,
-    sync,
-    write_anyhow,
-    write_atomic,
-    write_checkpoint,
-    write_tensors,
-    writing,
-)
+from fedpart.checkpoint import read_checkpoint, write_checkpoint, write_tensors
 from fedpart.errors import DamagedError, OutputError
+from fedpart.files import Writer, sync, write_anyhow, write_atomic, writing
 from fedpart.folder_lock import lock_run
 from fedpart.origin import Origin
 from fedpart.plugins import own_code
@@ -290,7 +282,12 @@ class CentralRun:
                 if self._saved != self._state.iteration:
                     self._save()
             update = {"ended": now(), "exit": reason, "exit_code": exit_code}
-            self._write("run.json", self._info.model_copy(update=update), write_anyhow)
+            try:
+                self._write("run.json", self._info.model_copy(update=update), write_anyhow)
+            except OutputError:
+                # What has ended a run is told, and not this.
+                if exit_code == 0:
+                    raise
             return max(0, self._saved)
         finally:
             if self._lock is not None:

@@ -22,8 +22,8 @@ from fedpart.central.config import (
 from fedpart.central.experiments import EXPERIMENTS, Point
 from fedpart.central.finished import Finished, finished, learned_psi
 from fedpart.central.records import CentralSummary
-from fedpart.checkpoint import write_atomic
 from fedpart.errors import ConfigError, DamagedError, DivergedError, OutputError
+from fedpart.files import write_atomic
 from fedpart.records import Record
 from fedpart.run_files import claim_folder
 

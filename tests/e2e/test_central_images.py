@@ -212,7 +212,7 @@ def test_a_run_of_a_sweep_that_diverges_is_named_and_holds_up_no_other(sim, home
     assert "and augerino-lr 1e+30: start anew with smaller ones" in err
     assert not (home / place / "summary.json").exists()
     assert out.endswith("all: sweep.json, sweep.png, table.md\n")
-    assert "not done" not in out
+    assert "not done" not in err
     runs = json.loads((home / "all/sweep.json").read_text())["runs"]
     assert [run["method"] for run in runs] == ["partitioned", "none"]
     cut(home / "all/mnist/none/seed-0/summary.json")
@@ -237,7 +237,7 @@ def test_what_takes_the_psi_of_a_run_that_diverged_is_named_too(sim, home):
     assert (code, out.count("examples in")) == (2, 1)
     assert err.startswith("error: 2 of 2 runs left out: all/mnist/partitioned/seed-0: ")
     assert err.endswith("; all/mnist/retrain/seed-0: all/mnist/partitioned/seed-0 has no psi\n")
-    assert "not done" not in out
+    assert "not done" not in err
     assert not (home / "all/sweep.json").exists()
 
 
@@ -267,15 +267,14 @@ def test_a_run_that_another_process_has_begun_is_passed_over(sim, home):
     for name in ("summary.json", "run.json"):
         shutil.move(run / name, home / name)
     lock = lock_run(run)
-    code, out, _ = sim("central", "--resume", "all")
+    code, _, err = sim("central", "--resume", "all")
     assert code == 0
-    assert "not done: 2 of 3 runs, another process's or waiting for one" in out
+    assert "not done: 2 of 3 runs, another process's or waiting for one" in err
     for name in ("summary.json", "run.json"):
         shutil.move(home / name, run / name)
     os.close(lock)
-    code, out, _ = sim("central", "--resume", "all")
-    assert code == 0
-    assert "another process" not in out
+    code, _, err = sim("central", "--resume", "all")
+    assert (code, err) == (0, "")
     assert len(json.loads((home / "all/sweep.json").read_text())["runs"]) == 3
 
 
@@ -346,9 +345,9 @@ def test_methods_in_any_order_and_none_twice(sim, home):
     """What takes psi from another run waits for it; a run counts once."""
     words = ("central", "--experiment", "quick-data-size", *TINY, "--datasets", "mnist")
     words = (*words, "--sizes", "60")
-    code, out, _ = sim(*words, "--methods", "retrain,partitioned", "--out", "all")
+    code, _, err = sim(*words, "--methods", "retrain,partitioned", "--out", "all")
     assert code == 0
-    assert "not done" not in out
+    assert "not done" not in err
     assert len(json.loads((home / "all/sweep.json").read_text())["runs"]) == 2
     code, _, err = sim(*words, "--methods", "none,partitioned,none", "--out", "twice")
     assert (code, err) == (2, "error: methods has none twice; give each once\n")
@@ -383,20 +382,27 @@ def test_a_run_that_another_process_was_quicker_with_is_passed_over(sim, home, m
 
     with monkeypatch.context() as patch:
         patch.setattr("fedpart.central.run_folder.claim_folder", taken)
-        code, out, err = sim(*words, "--out", "new")
-    said = "warning: of no use: train-size 60 (sizes is given), samples 2 (methods are none)\n"
-    assert (code, err) == (0, said)
-    assert "not done: 1 of 1 runs" in out
+        code, out, err = sim(*words, "--out", "new", "--json")
+    assert (code, out) == (0, "")
+    of_no_use, not_done = err.splitlines()
+    assert of_no_use.startswith("warning: of no use: train-size 60 (sizes is given), samples 2")
+    assert not_done.startswith("not done: 1 of 1 runs")
     assert [f.read_bytes() for f in Path("new").glob("*/**/config.toml")] == [b""]
 
 
-def test_a_full_disk_is_not_taken_for_another_process(sim, home, monkeypatch):
-    """A sweep ends by it, and goes on when there is room again."""
+@pytest.mark.parametrize("saves", [0, 1])
+def test_a_full_disk_is_not_taken_for_another_process(sim, home, monkeypatch, saves):
+    """A sweep ends by it, with or without a checkpoint, and goes on when there is room again."""
     words = ("central", "--experiment", "quick-data-size", *TINY, "--datasets", "mnist")
     words = (*words, "--sizes", "60", "--methods", "none", "--out", "all")
 
+    room, save = [None] * saves, run_folder.write_checkpoint
+
     def full(path, content):
-        raise OutputError(f"cannot write {path}: No space left on device")
+        if not room:
+            raise OutputError(f"cannot write {path}: No space left on device")
+        room.pop()
+        save(path, content)
 
     with monkeypatch.context() as patch:
         patch.setattr(run_folder, "write_checkpoint", full)
@@ -404,7 +410,7 @@ def test_a_full_disk_is_not_taken_for_another_process(sim, home, monkeypatch):
     assert code == 4
     assert "checkpoint.pt: No space left on device" in err
     assert "stopped after iteration 0; go on with: python sim.py central --resume all" in err
-    assert "not done" not in out
+    assert "not done" not in err
     (info,) = (json.loads(path.read_text()) for path in Path("all").rglob("run.json"))
     assert info["exit_code"] == 4
     assert info["exit"].endswith("No space left on device")

@@ -423,9 +423,14 @@ class own:
             (
                 "augmentation",
                 AUGMENTATION.format("0", "(1 + raw)", "1").replace('{"a"', f'{{"{taken}"'),
-                f"readable names {taken}, which is a column of curves.csv already",
+                sentence,
             )
-            for taken in ("round", "seeds", "upload_MB_chunk_0")
+            for taken, sentence in (
+                ("round", "named 'round', as a column"),
+                ("seeds", "named 'seeds', as a column"),
+                ("upload_MB_chunk_0", "named 'upload_MB_chunk_0', as a column"),
+                ("dropout_1", "two hyperparameters are named 'dropout_1': name one otherwise"),
+            )
         ),
         ("augmentation", AUGMENTATION.format("0", "1", "1"), "no gradient reaches its raw values"),
         ("augmentation", AUGMENTATION.format("0", "raw.double()", "1"), "and type torch.float64"),

@@ -8,8 +8,9 @@ import pytest
 import tiny
 import torch
 
-from fedpart.checkpoint import load, save, sync, write_atomic
+from fedpart.checkpoint import load, save
 from fedpart.errors import OutputError
+from fedpart.files import sync, write_atomic
 from fedpart.server import initial_state, server_update
 
 

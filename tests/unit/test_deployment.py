@@ -1,6 +1,8 @@
 """The parts of a deployment that need no Flower: keys, processes, checks, watching."""
 
+import errno
 import os
+import shutil
 import ssl
 import subprocess
 import sys
@@ -11,8 +13,15 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
 from started import MARK, alive, wait_until
 
 from clients.deployment import check, keys
@@ -71,29 +80,126 @@ def test_the_command_makes_what_the_readme_says(tmp_path, capsys):
     ("words", "kind", "sentence"),
     [
         (["--host", "a"], OutputError, "cannot be used .*put them back from a copy"),
-        (["--node", "../n0"], ConfigError, "'../n0' is no name of a file"),
-        (["sub", "--host", "ä"], ConfigError, "--host ä: "),
-        (["sub", "--host", "a" * 65], ConfigError, "--host a+: "),
+        *(
+            (["--node", "n1", name], ConfigError, "cannot be the name of a key: take letters")
+            for name in ("../n0", "", "..", "ca.key", "n0.pub", "a\nb")
+        ),
+        *(
+            (["sub", "--host", "a", host], ConfigError, "is no name or address of a machine")
+            for host in ("ä", "a" * 64, "", "a b", "https://a", "a:9092", "a\n")
+        ),
         (["ca.key/sub", "--node", "n0"], OutputError, "cannot write .*Not a directory"),
+        (["--node", "damaged"], OutputError, "damaged is no private key that can be read"),
     ],
 )
 def test_keys_that_cannot_be_made_are_a_sentence(tmp_path, words, kind, sentence):
+    """Nothing is made then, and nothing that is there is touched."""
     Authority(tmp_path)
-    (tmp_path / "ca.key").write_text("damaged")
-    folder = str(tmp_path / words.pop(0)) if not words[0].startswith("-") else str(tmp_path)
+    for name in ("ca.key", "damaged"):
+        (tmp_path / name).write_text("damaged")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*")}
+    at = [] if words[0].startswith("-") else [words[0]]
     with pytest.raises(kind, match=sentence):
-        keys.main([folder, *words])
+        keys.main([str(tmp_path.joinpath(*at)), *words[len(at) :]])
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*")} == before
+
+
+def pem(key, password: bytes | None = None) -> bytes:
+    lock = BestAvailableEncryption(password) if password else NoEncryption()
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda ours, other: (ours / "ca.crt").unlink(), "No such file"),
+        (lambda ours, other: (ours / "ca.key").unlink(), "No such file"),
+        (lambda ours, other: shutil.copy(other / "ca.crt", ours), "ca.crt is not that of ca.key"),
+        (
+            lambda ours, other: (ours / "ca.key").write_bytes(
+                pem(ec.generate_private_key(ec.SECP384R1()), b"word")
+            ),
+            "[Pp]assword",
+        ),
+        (
+            lambda ours, other: (ours / "ca.key").write_bytes(
+                pem(ed25519.Ed25519PrivateKey.generate())
+            ),
+            "not of an elliptic curve",
+        ),
+    ],
+    ids=["no certificate", "no key", "another's certificate", "encrypted", "another kind"],
+)
+def test_an_authority_that_is_none_is_refused_and_stays(tmp_path, damage, sentence):
+    for name in ("ours", "other"):
+        Authority(tmp_path / name)
+    damage(tmp_path / "ours", tmp_path / "other")
+    before = {path: path.read_bytes() for path in (tmp_path / "ours").iterdir()}
+    with pytest.raises(OutputError, match=f"cannot be used .*{sentence}"):
+        Authority(tmp_path / "ours")
+    assert {path: path.read_bytes() for path in (tmp_path / "ours").iterdir()} == before
+
+
+def test_keys_are_whole_or_absent(tmp_path, monkeypatch):
+    """After a full disk the same command makes what is missing."""
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OutputError, match="n0: No space left"):
+            node_key(tmp_path / "n0")
+        with pytest.raises(OutputError, match=r"ca\.key: No space left"):
+            Authority(tmp_path)
+        room = [None] * 2
+        patch.setattr(os, "fsync", lambda handle: room.pop() if room else full(handle))
+        with pytest.raises(OutputError, match=r"ca\.crt: No space left"):
+            Authority(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    Authority(tmp_path / "tls")
+    public = node_key(tmp_path / "n0").read_bytes()
+    (tmp_path / "n0.pub").unlink()
+    assert node_key(tmp_path / "n0").read_bytes() == public
+    assert mode(tmp_path / "n0") == 0o600
+
+
+@pytest.mark.parametrize(
+    "address", ["a b:1", "a\nb:1", "..:443", ".a:443", "ä..b:1", "a" * 300 + ":1"]
+)
+def test_what_is_no_address_is_a_sentence(tmp_path, address):
+    Authority(tmp_path)
+    with pytest.raises(ConfigError, match="is no address; it must be host:port"):
+        check_superlink(address, tmp_path / "ca.crt")
+
+
+@pytest.mark.parametrize("date", ["garbage", "", "Mon, 99 Foo 2026 00:00:00 GMT"])
+def test_a_server_that_tells_no_date_is_no_superlink(tmp_path, date):
+    authority = Authority(tmp_path)
+    with (
+        TlsServer(authority, ["127.0.0.1"], 1, date) as address,
+        pytest.raises(ConfigError, match="which is none: something else"),
+    ):
+        check_superlink(address, tmp_path / "ca.crt")
 
 
 def test_keys_and_check_end_as_sim_py_does(tmp_path):
     """A fault is one sentence and an exit code; a reader that has gone is no fault."""
-    line = f'"$@" {tmp_path}/a --host a | true; echo ${{PIPESTATUS[0]}}; "$@" /dev/null/a --host a'
-    run = ["bash", "-c", line, "bash", sys.executable, "-m", "clients.deployment.keys"]
-    done = subprocess.run(run, capture_output=True, text=True, cwd=Path(keys.__file__).parents[2])
-    assert done.returncode == 4
-    # Whether the reader is gone by then is up to the system.
-    assert done.stdout.strip() in ("0", "141")
-    assert done.stderr == "error: cannot write /dev/null/a: Not a directory\n"
+    root = Path(keys.__file__).parents[2]
+
+    def run(name, *words, **to):
+        command = [sys.executable, "-m", f"clients.deployment.{name}", *words]
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=root, **to)
+        return done.returncode, done.stderr
+
+    reader, writer = os.pipe()
+    os.close(reader)
+    assert run("keys", str(tmp_path), "--host", "a", stdout=writer) == (141, "")
+    os.close(writer)
+    sentence = "error: cannot write /dev/null/a: Not a directory\n"
+    assert run("keys", "/dev/null/a", "--host", "a") == (4, sentence)
+    code, err = run("check", "server", "--root-certificates", str(tmp_path / "ca.crt"))
+    assert (code, err) == (2, "error: 'server' is no address; it must be host:port\n")
 
 
 class TlsServer:

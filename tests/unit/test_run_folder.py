@@ -17,11 +17,11 @@ import pytest
 import tiny
 import torch
 
-from fedpart import algorithm, checkpoint, folder_lock, machine, run_files
+from fedpart import algorithm, checkpoint, files, folder_lock, machine, run_files
 from fedpart.client import client_update
 from fedpart.errors import BusyError, ClientFailure, OutputError, TakenError
 from fedpart.evaluator import Evaluator
-from fedpart.folder_lock import is_kept, lock_run
+from fedpart.folder_lock import is_kept, kept, lock_run
 from fedpart.program import Program
 from fedpart.run_files import check_free, ended_well, read_lines
 from fedpart.run_folder import RunFolder
@@ -79,7 +79,7 @@ class Disk:
         self.synced: dict[Path, int] = {}
         for name in ("replace", "unlink", "mkdir", "touch"):
             patch.setattr(Path, name, self._counted(getattr(Path, name)))
-        open_, sync = Path.open, checkpoint.sync
+        open_, sync = Path.open, files.sync
 
         def opened(path, mode="r", *args, **kwargs):
             if "r" in mode:
@@ -93,7 +93,7 @@ class Disk:
             self.synced[path] = path.stat().st_size
 
         patch.setattr(Path, "open", opened)
-        patch.setattr(checkpoint, "sync", synced)
+        patch.setattr(files, "sync", synced)
 
     def operation(self) -> None:
         self.count += 1
@@ -453,6 +453,19 @@ def test_a_folder_that_another_process_works_on_is_not_to_be_deleted(tmp_path):
     os.close(handle)
     with pytest.raises(TakenError, match="delete it"):
         run_files.check_free(tmp_path)
+    # Of a sweep, a run beneath.
+    (tmp_path / "a" / "seed-0").mkdir(parents=True)
+    (tmp_path / "a" / "seed-0" / "run.json").touch()
+    with kept(tmp_path / "a" / "seed-0"), pytest.raises(BusyError, match="name another folder"):
+        run_files.check_free(tmp_path)
+    with kept(tmp_path / "a"), pytest.raises(TakenError, match="delete it"):
+        run_files.check_free(tmp_path)
+
+
+def test_an_empty_folder_that_another_process_keeps_is_its_own(tmp_path):
+    with kept(tmp_path), pytest.raises(BusyError, match="name another folder, or wait"):
+        run_files.claim_folder(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_who_only_asks_for_a_folder_refuses_nobody(tmp_path, monkeypatch):
@@ -468,7 +481,14 @@ def test_who_only_asks_for_a_folder_refuses_nobody(tmp_path, monkeypatch):
     monkeypatch.setattr(folder_lock.time, "sleep", look)
     os.close(lock_run(tmp_path))
     assert len(looks) == 1
+    asking.append(lock_run(tmp_path))
+    with kept(tmp_path):
+        assert is_kept(tmp_path)
     assert not is_kept(tmp_path)
+    # Nor do two that ask see each other.
+    handle = lock_run(tmp_path, shared=True)
+    assert not is_kept(tmp_path)
+    os.close(handle)
     assert not is_kept(tmp_path / "none")
 
 

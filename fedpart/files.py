@@ -1,0 +1,90 @@
+"""Writing files so that they are whole or absent, and what the system says about it."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from fedpart.errors import OutputError
+
+# What writes a small file as a whole.
+Writer = Callable[[Path, bytes], None]
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Explain what the system says about ``path``.
+
+    Raises:
+        OutputError: the disk is full or the place cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def sync(path: Path) -> None:
+    """Force a file, or the names in a folder, from the system's memory onto the disk.
+
+    Raises:
+        OSError: the disk is full or broken.
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        # Some network file systems cannot sync a folder, and say so.
+        if not (error.errno == errno.EINVAL and path.is_dir()):
+            raise
+    finally:
+        os.close(handle)
+
+
+def write_atomic(path: Path, *parts: bytes | memoryview, secret: bool = False) -> None:
+    """Write under a temporary name, sync, rename: readers see the old file or the new one.
+
+    Args:
+        path: the file.
+        parts: what it will hold, one after the other.
+        secret: nobody but its owner may read it, at no moment.
+    Raises:
+        OutputError: the disk is full or the place cannot be written.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    with writing(path):
+        try:
+            if secret:
+                temporary.unlink(missing_ok=True)
+                temporary.touch(0o600, exist_ok=False)
+            with temporary.open("wb") as file:
+                for part in parts:
+                    file.write(part)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+        # The new name is on the disk only when its folder is.
+        sync(path.parent)
+
+
+def write_anyhow(path: Path, content: bytes) -> None:
+    """``write_atomic``, or over the file itself where the disk has no room for another.
+
+    That needs none while the content fits the blocks that the file has. It is for a small file at
+    the end of a process: a crash in its midst would leave half of it.
+
+    Raises:
+        OutputError: the place cannot be written.
+    """
+    try:
+        write_atomic(path, content)
+    except OutputError:
+        with writing(path), path.open("r+b", buffering=0) as file:
+            file.write(content)
+            file.truncate()
+            os.fsync(file.fileno())
