@@ -218,7 +218,8 @@ def build_program(
         tuple(float(buffers[name]) for name in dropout),
         tuple(own),
     )
-    hyper.check_names()
+    with own_code(config, "naming psi"):
+        hyper.check_names()
     default = layout.defaults(initial, config.defaults == "zero")
     return Program(network, layout, initial, default, hyper, config)
 

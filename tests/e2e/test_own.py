@@ -133,7 +133,7 @@ class late:
         if raw[0] != 1 and {silent}:
             raise LookupError("cannot tell")
         late.calls += 1
-        return {{{told}: float(raw[0])}} if late.calls > 1 else {{"a": 1.0}}
+        return {{{told}: float(raw[0])}} if late.calls > 2 else {{"a": 1.0}}
 """
 LATE = ("--model", "late_model:late", "--augmentation", "late_augmentation:late", "--out", "run")
 

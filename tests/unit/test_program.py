@@ -1,12 +1,15 @@
 """What client and server derive from the settings, and the model's likelihood."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import tiny
 import torch
 
 from fedpart.data import to_float
+from fedpart.errors import ConfigError
+from fedpart.models import OwnHyper
 from fedpart.program import build_program, full_state, log_likelihood
 
 
@@ -70,6 +73,18 @@ def test_psi_of_the_mnist_cnn():
         "augmentation": 6,
         "dropout_logits": 4,
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("round", "named 'round', as a column"), ("shear", "two hyperparameters are named 'shear'")],
+)
+def test_a_hyperparameter_of_a_layer_needs_a_name_of_its_own(name, sentence):
+    """Or it would be lost under that of another, in records and in curves.csv."""
+    hyper = tiny.program().hyper
+    replace(hyper, own=(OwnHyper("other", torch.zeros(2), torch.exp),)).check_names()
+    with pytest.raises(ConfigError, match=sentence):
+        replace(hyper, own=(OwnHyper(name, torch.zeros(1), torch.exp),)).check_names()
 
 
 def test_fedavg_learns_no_psi_and_keeps_its_dropout():
