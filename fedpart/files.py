@@ -5,6 +5,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from fedpart.errors import OutputError
 
@@ -55,10 +56,7 @@ def write_atomic(path: Path, *parts: bytes | memoryview, secret: bool = False) -
     temporary = path.with_name(path.name + ".tmp")
     with writing(path):
         try:
-            if secret:
-                temporary.unlink(missing_ok=True)
-                temporary.touch(0o600, exist_ok=False)
-            with temporary.open("wb") as file:
+            with _new_secret(temporary) if secret else temporary.open("wb") as file:
                 for part in parts:
                     file.write(part)
                 file.flush()
@@ -70,6 +68,11 @@ def write_atomic(path: Path, *parts: bytes | memoryview, secret: bool = False) -
             raise
         # The new name is on the disk only when its folder is.
         sync(path.parent)
+
+
+def _new_secret(path: Path) -> BinaryIO:
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
 def write_anyhow(path: Path, content: bytes) -> None:

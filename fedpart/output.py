@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterator
+from signal import SIGINT
 from typing import TextIO, cast
 
 from fedpart.errors import ClosedError, FedpartError, OutputError
@@ -85,12 +86,15 @@ def install() -> None:
 def told(main: Callable[[], int | None]) -> int:
     """Run a command of one's own, ``python -m ...``; returns its exit code, see ``fedpart.errors``.
 
-    A fault is a sentence on standard error.
+    A fault is a sentence on standard error, and so is an interruption.
     """
     install()
     try:
         exit_code = main() or 0
         sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 128 + SIGINT
     except FedpartError as error:
         if not isinstance(error, ClosedError):
             sys.stderr.write(f"error: {error}\n")

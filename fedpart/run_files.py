@@ -39,8 +39,7 @@ def check_free(path: Path) -> None:
     try:
         _check_empty(path)
     except TakenError:
-        # A sweep's folder is not kept, but the runs beneath it are.
-        if (path / "config.toml").is_file() and any(map(is_kept, [path, *_runs(path, set())])):
+        if is_kept(path):
             raise _busy(path) from None
         raise
 
@@ -59,7 +58,8 @@ def _check_empty(path: Path) -> None:
         if path != beneath and not beneath.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if path.exists() and any(p.name not in _LEFTOVERS for p in path.iterdir()):
-            advice = "name another folder, delete it, or go on with it by --resume"
+            # Not to delete it: it may hold other runs, or one at work.
+            advice = "name another folder, or go on with it by --resume"
             raise TakenError(f"{path} is not empty: {advice}")
     except OSError as error:
         raise _unwritable(path, error) from None

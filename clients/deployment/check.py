@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
+from clients.deployment.keys import is_host
 from fedpart import output
 from fedpart.errors import ConfigError
 
@@ -43,20 +44,14 @@ def check_superlink(address: str, ca: Path) -> str:
             issuer, dates or names, or this machine's clock.
     """
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    host = host[1:-1] if host[:1] + host[-1:] == "[]" else host
+    if not is_host(host) or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         raise ConfigError(f"{address!r} is no address; it must be host:port")
     try:
         context = ssl.create_default_context(cafile=str(ca))
     except OSError as error:
         raise ConfigError(f"{ca} is no certificate that can be read: {error}") from None
-    try:
-        connection = http.client.HTTPSConnection(
-            host.strip("[]"), int(port), timeout=_SECONDS, context=context
-        )
-        # As sockets will.
-        host.strip("[]").encode("idna")
-    except (http.client.InvalidURL, UnicodeError):
-        raise ConfigError(f"{address!r} is no address; it must be host:port") from None
+    connection = http.client.HTTPSConnection(host, int(port), timeout=_SECONDS, context=context)
     with contextlib.closing(connection):
         try:
             connection.request("GET", "/health")
@@ -97,7 +92,7 @@ def check_superlink(address: str, ca: Path) -> str:
 def _certificate(reason: str) -> str:
     """What is wrong with a server's certificate, from OpenSSL's words for it."""
     if "has expired" in reason:
-        return "the server's certificate has expired: make a new one"
+        return "the server's certificate, or its authority's, has expired: make a new one"
     if "not yet valid" in reason:
         return "the server's certificate is not valid yet: set this machine's clock by NTP"
     if "mismatch" in reason:

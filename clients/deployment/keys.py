@@ -13,6 +13,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -25,11 +26,13 @@ from fedpart.files import write_atomic, writing
 _SKEW = timedelta(hours=1)
 _DAYS = 365
 _NONE = serialization.NoEncryption()
+# What loading a key raises.
+_UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)
 # Letters that a certificate's common name has room for; nodes go by the names besides.
 _COMMON_NAME = 64
 # Names of machines, RFC 1123, and the underscores that some have.
 _HOST = re.compile(r"(?=.{1,253}$)(?:[A-Za-z0-9_][A-Za-z0-9_-]{0,62}(?:\.(?!$)|$))+")
-_NODE = re.compile(r"(?!.*\.pub$)[A-Za-z0-9][A-Za-z0-9._-]*")
+_NODE = re.compile(r"(?!.*\.(?:pub|tmp)$)[A-Za-z0-9][A-Za-z0-9._-]*")
 _OTHERS = ("ca.key", "ca.crt", "server.key", "server.crt")
 
 
@@ -53,12 +56,15 @@ class Authority:
             try:
                 key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
                 public = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
-            except (OSError, ValueError, TypeError) as error:
+                fit = public.public_key() == key.public_key()
+            except (OSError, *_UNREADABLE) as error:
                 raise _no_authority(folder, str(error)) from None
             if not isinstance(key, ec.EllipticCurvePrivateKey):
                 raise _no_authority(folder, "ca.key is not of an elliptic curve")
-            if public.public_key() != key.public_key():
+            if not fit:
                 raise _no_authority(folder, "ca.crt is not that of ca.key")
+            if public.not_valid_after_utc < datetime.now(timezone.utc):
+                raise _no_authority(folder, f"ca.crt has expired, {public.not_valid_after_utc:%F}")
             self._key, self._name = key, public.subject
             return
         self._key = ec.generate_private_key(ec.SECP384R1())
@@ -143,11 +149,10 @@ def node_key(path: Path) -> Path:
     if path.exists():
         try:
             key = serialization.load_ssh_private_key(path.read_bytes(), None)
-        except (OSError, ValueError, TypeError) as error:
-            raise OutputError(
-                f"{path} is no private key that can be read ({error}): put it back from a copy, or "
-                "name another node"
-            ) from None
+        except (OSError, *_UNREADABLE) as error:
+            raise _no_key(path, str(error)) from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise _no_key(path, "it is not of an elliptic curve")
     else:
         with writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,18 +161,27 @@ def node_key(path: Path) -> Path:
             serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, _NONE
         )
         write_atomic(path, private, secret=True)
+    text = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
     if not public.exists():
-        text = key.public_key().public_bytes(
-            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-        )
         write_atomic(public, text + b"\n")
+    elif not public.is_file() or public.read_bytes().split()[:2] != text.split():
+        raise OutputError(f"{public} is not that of {path.name}: remove it, and it is made anew")
     return public
+
+
+def _no_key(path: Path, why: str) -> OutputError:
+    return OutputError(
+        f"{path} is no private key that can be used ({why}): put it back from a copy, or name "
+        "another node"
+    )
 
 
 def _no_authority(folder: Path, why: str) -> OutputError:
     return OutputError(
         f"ca.key and ca.crt in {folder} cannot be used ({why}): put them back from a copy, or name "
-        "another folder"
+        "another folder and give all nodes its ca.crt"
     )
 
 
@@ -179,6 +193,11 @@ def _host(text: str) -> x509.GeneralName:
     if _is_address(text):
         return x509.IPAddress(ipaddress.ip_address(text))
     return x509.DNSName(text)
+
+
+def is_host(text: str) -> bool:
+    """Whether ``text`` can be the name or the address of a machine."""
+    return _is_address(text) or _HOST.fullmatch(text) is not None
 
 
 def _is_address(text: str) -> bool:
@@ -214,7 +233,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--node", nargs="+", default=[], help="names of nodes, one key for each")
     known = parser.parse_args(argv)
     for host in known.host:
-        if not _HOST.fullmatch(host) and not _is_address(host):
+        if not is_host(host):
             raise ConfigError(
                 f"--host {host!r} is no name or address of a machine: leave port and protocol out"
             )
@@ -222,7 +241,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if not _NODE.fullmatch(name) or name in _OTHERS:
             raise ConfigError(
                 f"--node {name!r} cannot be the name of a key: take letters, digits, . _ and -, a "
-                f"letter or digit first, no .pub at the end, and none of {', '.join(_OTHERS)}"
+                "letter or digit first, no .pub or .tmp at the end, and none of "
+                f"{', '.join(_OTHERS)}"
             )
     made = []
     if known.host:

@@ -391,7 +391,7 @@ def test_the_same_command_again_is_no_resume(sim, home):
     assert sim(*words)[0] == 0
     code, _, err = sim(*words)
     assert code == 4
-    assert "many is not empty: name another folder, delete it, or go on with it by --resume" in err
+    assert "many is not empty: name another folder, or go on with it by --resume" in err
 
 
 def test_json_prints_the_summary_and_nothing_else(sim, home):

@@ -3,16 +3,20 @@
 import errno
 import os
 import shutil
+import signal
+import socket
 import ssl
 import subprocess
 import sys
 import threading
 import time
 import uuid
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -31,6 +35,7 @@ from clients.deployment.keys import Authority, node_key
 from clients.deployment.processes import Group
 from clients.deployment.rehearsal import rehearsed
 from fedpart.errors import ConfigError, OutputError
+from fedpart.files import write_atomic
 
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
 
@@ -82,14 +87,14 @@ def test_the_command_makes_what_the_readme_says(tmp_path, capsys):
         (["--host", "a"], OutputError, "cannot be used .*put them back from a copy"),
         *(
             (["--node", "n1", name], ConfigError, "cannot be the name of a key: take letters")
-            for name in ("../n0", "", "..", "ca.key", "n0.pub", "a\nb")
+            for name in ("../n0", "", "..", "ca.key", "server.crt", "n0.pub", "n0.tmp", "a\nb")
         ),
         *(
             (["sub", "--host", "a", host], ConfigError, "is no name or address of a machine")
             for host in ("ä", "a" * 64, "", "a b", "https://a", "a:9092", "a\n")
         ),
         (["ca.key/sub", "--node", "n0"], OutputError, "cannot write .*Not a directory"),
-        (["--node", "damaged"], OutputError, "damaged is no private key that can be read"),
+        (["--node", "damaged"], OutputError, "damaged is no private key that can be used"),
     ],
 )
 def test_keys_that_cannot_be_made_are_a_sentence(tmp_path, words, kind, sentence):
@@ -107,6 +112,25 @@ def test_keys_that_cannot_be_made_are_a_sentence(tmp_path, words, kind, sentence
 def pem(key, password: bytes | None = None) -> bytes:
     lock = BestAvailableEncryption(password) if password else NoEncryption()
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock)
+
+
+# openssl ecparam -name secp112r1 -genkey -noout
+SMALL_CURVE = """-----BEGIN EC PRIVATE KEY-----
+MD4CAQEEDnaGK1g0N3neVWn2RgW9oAcGBSuBBAAGoSADHgAEvkGD5KdUU0QU8kHa
+CVPP2Pp5nyAzC0KQjBhKFg==
+-----END EC PRIVATE KEY-----
+"""
+
+
+def expire(folder: Path) -> None:
+    """A certificate of the same authority that ended yesterday."""
+    (folder / "ca.crt").unlink()
+    key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    now, name = datetime.now(timezone.utc), x509.Name([])
+    certificate = x509.CertificateBuilder(name, name, key.public_key(), 1)
+    certificate = certificate.not_valid_before(now - timedelta(days=9))
+    certificate = certificate.not_valid_after(now - timedelta(days=1)).sign(key, hashes.SHA384())
+    (folder / "ca.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
 
 
 @pytest.mark.parametrize(
@@ -127,8 +151,10 @@ def pem(key, password: bytes | None = None) -> bytes:
             ),
             "not of an elliptic curve",
         ),
+        (lambda ours, other: (ours / "ca.key").write_text(SMALL_CURVE), "not supported"),
+        (lambda ours, other: expire(ours), "has expired, 20"),
     ],
-    ids=["no certificate", "no key", "another's certificate", "encrypted", "another kind"],
+    ids=["no certificate", "no key", "another's certificate", "encrypted", "kind", "curve", "late"],
 )
 def test_an_authority_that_is_none_is_refused_and_stays(tmp_path, damage, sentence):
     for name in ("ours", "other"):
@@ -162,10 +188,54 @@ def test_keys_are_whole_or_absent(tmp_path, monkeypatch):
     (tmp_path / "n0.pub").unlink()
     assert node_key(tmp_path / "n0").read_bytes() == public
     assert mode(tmp_path / "n0") == 0o600
+    # ssh-keygen ends it with a word of its own.
+    (tmp_path / "n0.pub").write_bytes(public.strip() + b" me@here\n")
+    assert node_key(tmp_path / "n0").read_bytes() != public
+    for wrong in (b"damaged", node_key(tmp_path / "n1").read_bytes()):
+        (tmp_path / "n0.pub").write_bytes(wrong)
+        with pytest.raises(OutputError, match=r"n0\.pub is not that of n0: remove it"):
+            node_key(tmp_path / "n0")
+    (tmp_path / "n2").write_bytes(pem(ed25519.Ed25519PrivateKey.generate()))
+    with pytest.raises(OutputError, match="n2 is no private key that can be used"):
+        node_key(tmp_path / "n2")
+
+
+def test_a_secret_is_nobody_elses_at_any_moment(tmp_path, monkeypatch):
+    """Nor where a file of that name is left from before."""
+    seen, fsync = [], os.fsync
+
+    def look(handle):
+        seen.append(os.fstat(handle).st_mode & 0o777)
+        fsync(handle)
+
+    (tmp_path / "n0.tmp").touch(0o644)
+    monkeypatch.setattr(os, "fsync", look)
+    write_atomic(tmp_path / "n0", b"secret", secret=True)
+    assert seen[0] == 0o600
+    assert mode(tmp_path / "n0") == 0o600
+
+
+def test_a_long_first_name_of_a_server_fits_its_certificate(tmp_path):
+    host = ".".join(["a" * 60] * 3)
+    (certificate, _) = Authority(tmp_path).certify([host])
+    read = x509.load_pem_x509_certificate(certificate.read_bytes())
+    names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == [host]
 
 
 @pytest.mark.parametrize(
-    "address", ["a b:1", "a\nb:1", "..:443", ".a:443", "ä..b:1", "a" * 300 + ":1"]
+    "address",
+    [
+        "a b:1",
+        "a\nb:1",
+        "..:443",
+        ".a:443",
+        "ä.b:1",
+        "a" * 300 + ":1",
+        "https://a:1",
+        "[::1:1",
+        "a:٣",
+    ],
 )
 def test_what_is_no_address_is_a_sentence(tmp_path, address):
     Authority(tmp_path)
@@ -198,6 +268,15 @@ def test_keys_and_check_end_as_sim_py_does(tmp_path):
     os.close(writer)
     sentence = "error: cannot write /dev/null/a: Not a directory\n"
     assert run("keys", "/dev/null/a", "--host", "a") == (4, sentence)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "clients.deployment.check", address]
+        command += ["--root-certificates", str(tmp_path / "ca.crt")]
+        waits = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root)
+        with silent.accept()[0]:
+            waits.send_signal(signal.SIGINT)
+            assert waits.communicate()[1] == "interrupted\n"
+        assert waits.returncode == 130
     code, err = run("check", "server", "--root-certificates", str(tmp_path / "ca.crt"))
     assert (code, err) == (2, "error: 'server' is no address; it must be host:port\n")
 
@@ -249,7 +328,7 @@ def now(shift: float = 0.0) -> str:
     ("hosts", "days", "shift", "status", "sentence"),
     [
         (["127.0.0.1"], 1, 0, 200, None),
-        (["127.0.0.1"], -1, 0, 200, "the server's certificate has expired"),
+        (["127.0.0.1"], -1, 0, 200, "the server's certificate, or its authority's, has expired"),
         (["server.lan"], 1, 0, 200, "is for another host"),
         (["127.0.0.1"], 1, -60, 200, r"clock is \+\d+ s off"),
         (["127.0.0.1"], 1, 600, 200, r"clock is -\d+ s off"),
