@@ -83,14 +83,14 @@ def install() -> None:
     atexit.register(flush)
 
 
-def told(main: Callable[[], int | None]) -> int:
+def told(main: Callable[[], None]) -> int:
     """Run a command of one's own, ``python -m ...``; returns its exit code, see ``fedpart.errors``.
 
     A fault is a sentence on standard error, and so is an interruption.
     """
     install()
     try:
-        exit_code = main() or 0
+        main()
         sys.stdout.flush()
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
@@ -99,7 +99,7 @@ def told(main: Callable[[], int | None]) -> int:
         if not isinstance(error, ClosedError):
             sys.stderr.write(f"error: {error}\n")
         return error.exit_code
-    return exit_code
+    return 0
 
 
 def flush() -> None:
