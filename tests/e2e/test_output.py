@@ -29,7 +29,7 @@ def shell(line: str, *words: str) -> subprocess.CompletedProcess:
     [
         (("--help",), "2>&1 | :"),
         (("table", "--help"), "| :"),
-        (("table", str(SIM.parent / "results")), "| :"),
+        (("table", str(SIM.parent / "results/digits-1.25k")), "| :"),
     ],
 )
 def test_a_command_whose_reader_has_gone_ends_without_a_word(home, words, line):
@@ -98,14 +98,14 @@ def test_a_run_that_cannot_warn_goes_on(home):
 
 @pytest.mark.parametrize("line", [">&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_written_to_nowhere(home, line):
-    done = shell(line, "table", str(SIM.parent / "results"))
+    done = shell(line, "table", str(SIM.parent / "results/digits-1.25k"))
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     assert "Error" not in done.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
-@pytest.mark.parametrize("word", [str(SIM.parent / "results"), "--help"])
+@pytest.mark.parametrize("word", [str(SIM.parent / "results/digits-1.25k"), "--help"])
 def test_output_on_a_full_disk_is_one_sentence(home, word):
     done = shell("> /dev/full", "table", word)
     assert done.returncode == 4
