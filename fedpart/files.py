@@ -3,14 +3,11 @@
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from fedpart.errors import OutputError
-
-# What writes a small file as a whole.
-Writer = Callable[[Path, bytes], None]
 
 
 @contextlib.contextmanager

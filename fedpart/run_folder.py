@@ -25,15 +25,16 @@ from fedpart.errors import ClientFailure, OutputError
 from fedpart.evaluation import evaluate
 from fedpart.evaluator import FINAL_EVALUATIONS, Evaluator, Pending
 from fedpart.events import Events, NoEvents, open_events
-from fedpart.files import Writer, write_anyhow, write_atomic, writing
+from fedpart.files import write_atomic, writing
 from fedpart.folder_lock import lock_run
 from fedpart.model_file import starting_state, write_model
 from fedpart.origin import Origin, origin_of
 from fedpart.program import Program
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo, Summary
 from fedpart.resumable import read_behind, totals
-from fedpart.run_files import claim_folder, never_saved, now
+from fedpart.run_files import claim_folder, never_saved
 from fedpart.server import ServerState
+from fedpart.stored import write_ended
 
 # A round that has ended, and the evaluations that have come in: of this round or before it.
 OnRound = Callable[[RoundRecord, Sequence[EvaluationRecord]], None]
@@ -275,13 +276,7 @@ class RunFolder:
             with contextlib.suppress(OutputError):
                 if self._saved != self._state.server_round:
                     self._save()
-            update = {"ended": now(), "exit": reason, "exit_code": exit_code}
-            try:
-                self._write("run.json", self._info.model_copy(update=update), write_anyhow)
-            except OutputError:
-                # What has ended a run is told, and not this.
-                if exit_code == 0:
-                    raise
+            write_ended(self.path, self._info, reason, exit_code)
             return max(0, self._saved)
         finally:
             if self._lock is not None:
@@ -328,8 +323,8 @@ class RunFolder:
     def _origin(self) -> Origin:
         return origin_of(self.config, self.data)
 
-    def _write(self, name: str, record: BaseModel, write: Writer = write_atomic) -> None:
-        write(self.path / name, (record.model_dump_json(indent=2) + "\n").encode())
+    def _write(self, name: str, record: BaseModel) -> None:
+        write_atomic(self.path / name, (record.model_dump_json(indent=2) + "\n").encode())
 
     def _append(self, name: str, record: BaseModel) -> None:
         with writing(self.path / name), (self.path / name).open("a", encoding="utf-8") as file:

@@ -1,12 +1,17 @@
-"""Records that a run has stored, read and checked: what is damaged is named, with its line."""
+"""Records that a run has stored, read and checked: what is damaged is named, with its line.
+
+And the last of them, how it ended.
+"""
 
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from fedpart.errors import DamagedError
-from fedpart.run_files import damaged, read_lines
+from fedpart.errors import DamagedError, OutputError
+from fedpart.files import write_anyhow
+from fedpart.records import RunInfo
+from fedpart.run_files import damaged, now, read_lines
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -38,6 +43,26 @@ def read_record(path: Path, kind: type[M]) -> M:
         raise DamagedError(f"cannot read {path}: {error.strerror or error}") from None
     except ValidationError as error:
         raise damaged(path, None, _place(error)) from None
+
+
+def write_ended(path: Path, info: RunInfo, reason: str, exit_code: int) -> None:
+    """Say in the ``run.json`` of a run folder how the run ended, and when.
+
+    Args:
+        path: the folder.
+        info: what ``run.json`` says so far.
+        reason: as ``RunInfo.exit``.
+        exit_code: of the process.
+    Raises:
+        OutputError: it cannot be written, of a run that ended well; what has ended another is told,
+            and not this.
+    """
+    ended = info.model_copy(update={"ended": now(), "exit": reason, "exit_code": exit_code})
+    try:
+        write_anyhow(path / "run.json", (ended.model_dump_json(indent=2) + "\n").encode())
+    except OutputError:
+        if exit_code == 0:
+            raise
 
 
 def _place(error: ValidationError) -> str:

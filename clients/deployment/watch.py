@@ -4,11 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedpart.config import Config
-from fedpart.files import write_anyhow
 from fedpart.folder_lock import is_kept
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo
-from fedpart.run_files import now
-from fedpart.stored import read_records
+from fedpart.stored import read_records, write_ended
 
 Observed = tuple[RoundRecord, list[EvaluationRecord]]
 
@@ -50,13 +48,11 @@ class Watch:
             sure: also where the server's process says something else, such as ``terminated``
                 because it was stopped with all others; a run that is complete stays so.
         Raises:
-            OutputError: see ``write_anyhow``.
+            OutputError: see ``write_ended``.
         """
         info = self.info()
         if info.exit != "ok" and (sure or info.exit is None):
-            update = {"ended": now(), "exit": reason, "exit_code": exit_code}
-            text = info.model_copy(update=update).model_dump_json(indent=2)
-            write_anyhow(self.path / "run.json", f"{text}\n".encode())
+            write_ended(self.path, info, reason, exit_code)
 
     def rounds(self) -> Iterator[Observed]:
         """Rounds that have come since the last call, each with its evaluation, if it has one."""

@@ -25,14 +25,14 @@ from fedpart.central.task import first
 from fedpart.central.training import Training
 from fedpart.checkpoint import read_checkpoint, write_checkpoint, write_tensors
 from fedpart.errors import DamagedError, OutputError
-from fedpart.files import Writer, sync, write_anyhow, write_atomic, writing
+from fedpart.files import sync, write_atomic, writing
 from fedpart.folder_lock import lock_run
 from fedpart.origin import Origin
 from fedpart.plugins import own_code
 from fedpart.records import RunInfo
 from fedpart.run_files import claim_folder, ended_well, never_saved, now
 from fedpart.spelling import kebab
-from fedpart.stored import read_record, read_records
+from fedpart.stored import read_record, read_records, write_ended
 
 OnEvaluation = Callable[[CentralEvaluation], None]
 
@@ -281,13 +281,7 @@ class CentralRun:
             with contextlib.suppress(OutputError):
                 if self._saved != self._state.iteration:
                     self._save()
-            update = {"ended": now(), "exit": reason, "exit_code": exit_code}
-            try:
-                self._write("run.json", self._info.model_copy(update=update), write_anyhow)
-            except OutputError:
-                # What has ended a run is told, and not this.
-                if exit_code == 0:
-                    raise
+            write_ended(self.path, self._info, reason, exit_code)
             return max(0, self._saved)
         finally:
             if self._lock is not None:
@@ -329,8 +323,8 @@ class CentralRun:
             versions=machine.versions(),
         )
 
-    def _write(self, name: str, record: BaseModel, write: Writer = write_atomic) -> None:
-        write(self.path / name, (record.model_dump_json(indent=2) + "\n").encode())
+    def _write(self, name: str, record: BaseModel) -> None:
+        write_atomic(self.path / name, (record.model_dump_json(indent=2) + "\n").encode())
 
 
 def _settings(config: CentralConfig) -> dict[str, Any]:
