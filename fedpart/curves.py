@@ -9,6 +9,7 @@ import csv
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from fedpart.errors import OutputError
+from fedpart.files import write_atomic
 from fedpart.run_files import damaged
 from fedpart.seeds import mean_and_error
 from fedpart.stored import read_records
@@ -262,18 +264,16 @@ def write_csv(curve: Curve, path: Path) -> None:
 
 
 def write_rows(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table as comma-separated values.
+    """Write a table as comma-separated values, whole or not at all.
 
     Raises:
         OutputError: the file cannot be written.
     """
-    try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(head)
-            writer.writerows(rows)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
+    content = StringIO(newline="")
+    writer = csv.writer(content, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    write_atomic(path, content.getvalue().encode())
 
 
 def is_column(name: str) -> bool:

@@ -40,18 +40,23 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_atomic(path: Path, *parts: bytes | memoryview, secret: bool = False) -> None:
+def write_atomic(
+    path: Path, *parts: bytes | memoryview, secret: bool = False, parents: bool = False
+) -> None:
     """Write under a temporary name, sync, rename: readers see the old file or the new one.
 
     Args:
         path: the file.
         parts: what it will hold, one after the other.
         secret: nobody but its owner may read it, at no moment.
+        parents: make the folders above it, where they are missing.
     Raises:
         OutputError: the disk is full or the place cannot be written.
     """
     temporary = path.with_name(path.name + ".tmp")
     with writing(path):
+        if parents:
+            path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with _new_secret(temporary) if secret else temporary.open("wb") as file:
                 for part in parts:

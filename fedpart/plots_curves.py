@@ -1,11 +1,13 @@
 """Pictures of runs: accuracy against what was sent, psi over time, upload by chunk."""
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from fedpart.curves import DIRECTIONS, WINDOW, Group, read_curve, write_csv
 from fedpart.errors import ConfigError, OutputError
+from fedpart.files import write_atomic
 from fedpart.run_files import read_lines
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; styles tell further runs.
@@ -237,13 +239,14 @@ def new_figure(columns: int, rows: int) -> tuple[Any, Any]:
 
 
 def save_figure(figure: Any, out: Path) -> None:
-    """Write a picture.
+    """Write a picture, whole or not at all.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: it cannot be written, or its ending names no format.
     """
+    content = BytesIO()
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out)
-    except OSError as error:
-        raise OutputError(f"cannot write {out}: {error.strerror or error}") from None
+        figure.savefig(content, format=out.suffix[1:])
+    except ValueError as error:
+        raise OutputError(f"cannot write {out}: {error}") from None
+    write_atomic(out, content.getvalue(), parents=True)

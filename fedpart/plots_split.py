@@ -11,7 +11,8 @@ from fedpart.config import Config
 from fedpart.data import FederatedData
 from fedpart.data.rotate import NUM_BINS
 from fedpart.data.split import skew_groups
-from fedpart.errors import ConfigError, OutputError
+from fedpart.errors import ConfigError
+from fedpart.plots_curves import save_figure
 
 # A client is called one-sided when more than this share of its images is of one group.
 ONE_SIDED = 0.9
@@ -152,7 +153,7 @@ def draw_split(data: FederatedData, config: Config, path: str | Path) -> None:
     wheel = mpl.colormaps["hsv" if config.skew == "rotation" else "tab10"]
     tops = counts.cumsum(1)
     # Figure, not pyplot: no global state and no window, whatever the back end.
-    figure = Figure(figsize=(9, 4), layout="constrained")
+    figure = Figure(figsize=(9, 4), layout="constrained", dpi=150)
     axes = figure.add_subplot()
     left = np.arange(len(counts)) - 0.45
     for group, name in enumerate(names):
@@ -176,13 +177,7 @@ def draw_split(data: FederatedData, config: Config, path: str | Path) -> None:
     )
     title = "angle" if config.skew == "rotation" else "label"
     figure.legend(title=title, loc="outside right center", fontsize="small", reverse=True)
-    try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
-    # ValueError: an ending that names no format.
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise OutputError(f"cannot write the picture {path}: {reason}") from None
+    save_figure(figure, Path(path))
 
 
 def _recipe(config: Config) -> str:

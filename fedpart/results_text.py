@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpart import paper
-from fedpart.errors import OutputError
+from fedpart.files import write_atomic
 from fedpart.results import Cell, Key, Results, thousands
 from fedpart.seeds import mean_and_error
 
@@ -58,11 +58,7 @@ def write_table(results: Results, latex: bool, out: Path | None) -> str:
     text = to_latex(results) if latex else to_markdown(results)
     if out is None:
         return text
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"cannot write {out}: {error.strerror or error}") from None
+    write_atomic(out, text.encode(), parents=True)
     return f"{out}\n"
 
 

@@ -24,8 +24,10 @@ def kebab(name: str) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the known name most like ``name``, or an empty string."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
+    # Flags are told apart by what follows their dashes.
+    words = {word.lstrip("-"): word for word in known}
+    matches = difflib.get_close_matches(name.lstrip("-"), words, n=1)
+    return f"; did you mean {words[matches[0]]!r}?" if matches else ""
 
 
 def check_name(value: str, known: Sequence[str], own: str) -> str:

@@ -1,5 +1,6 @@
 """Every setting of ``sim.py central``: those of the library, the experiment, and where it goes."""
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,7 +62,7 @@ def _ratio(value: str) -> str:
         parts = [float(part) for part in value.split(":")]
     except ValueError:
         parts = []
-    if not parts or min(parts) <= 0:
+    if not parts or not all(0 < part < math.inf for part in parts):
         raise ValueError(f"has {value!r}; write shares above 0 with colons, such as 8:1:1")
     return value
 

@@ -13,7 +13,7 @@ NAMES = {
     "none": "no augmentation",
     "validation": "validation set",
     "finetuned": "validation set, fine-tuned on all",
-    "retrain": "plain network, psi found",
+    "retrain": "plain network, psi held fixed",
     "random-search": "plain network, psi drawn",
 }
 _HEAD = "Test accuracy [%], mean ± standard error (number of seeds)."

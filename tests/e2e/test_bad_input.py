@@ -18,6 +18,7 @@ from fedpart.run_files import read_lines
 SETTINGS = [
     (["--dataset", "mnits"], "dataset is 'mnits'", "did you mean 'mnist'?"),
     (["--datset", "mnist"], "unknown flag '--datset'", "did you mean '--dataset'?"),
+    (["--nosuch"], "unknown flag '--nosuch'", "see sim.py --help"),
     (["--alfa=1"], "unknown flag '--alfa'", "did you mean '--alpha'?"),
     (["comapre", "a", "b"], "unknown command 'comapre'", "did you mean 'compare'?"),
     (["--rounds"], "--rounds", "expected one argument"),

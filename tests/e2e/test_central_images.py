@@ -307,6 +307,7 @@ def test_a_validation_set_run_is_judged_before_and_after_fine_tuning(sim, home):
         (("--experiment", "quick-data-size", "--model", "resnet50x"), 2, "model is 'resnet50x'"),
         (("--experiment", "quick-validation", "--splits", "5"), 2, "validation needs 2 or more"),
         (("--experiment", "quick-validation", "--splits", "5:x"), 2, "such as 8:1:1"),
+        (("--experiment", "quick-validation", "--splits", "inf:1"), 2, "has 'inf:1'; write"),
         (("--experiment", "quick-validation", "--splits", "9:1", "--train-size", "4"), 3, "empty"),
         (("--experiment", "quick-validation", "--chunks", "0.5,0.6"), 2, "must sum to 1"),
         (("--experiment", "cifar10", "--lengths", "3"), 2, "give one for each"),

@@ -102,7 +102,7 @@ def test_the_best_draw_is_chosen_by_validation_not_by_the_test():
     assert "| no augmentation | 80.00 (1) | - |" in lines
     assert "| best by validation of 3 psi drawn | 90.00 (1) | 10 |" in lines
     assert "| best by test of 3 psi drawn | 96.00 (1) | 20 |" in lines
-    assert "| plain network, psi found | 97.00 (1) | 130 |" in lines
+    assert "| plain network, psi held fixed | 97.00 (1) | 130 |" in lines
 
 
 def test_a_grid_has_data_across_and_weights_down_and_retrained_below():
@@ -113,7 +113,7 @@ def test_a_grid_has_data_across_and_weights_down_and_retrained_below():
     at = lines.index("rotmnist, 2 chunks, partitioned:")
     assert lines[at + 2] == "| weights | [0.2, 0.8] | [0.5, 0.5] |"
     assert lines[at + 4] == "| [0.5, 0.5] | 80.00 (1) | 90.00 (1) |"
-    at = lines.index("rotmnist, 2 chunks, plain network, psi found:")
+    at = lines.index("rotmnist, 2 chunks, plain network, psi held fixed:")
     assert lines[at + 4] == "| [0.5, 0.5] | 70.00 (1) |"
 
 

@@ -1,4 +1,5 @@
 import csv
+import errno
 import json
 import re
 import shutil
@@ -274,3 +275,22 @@ def test_a_line_that_a_crash_cut_is_left_out_and_a_damaged_one_refused(tmp_path)
         read_lines(path)
     with pytest.raises(OutputError, match="cannot read"):
         read_lines(tmp_path / "none")
+
+
+@pytest.mark.parametrize("broken", ["a.png", "a.csv"])
+def test_what_is_there_stays_whole_where_the_disk_breaks(tmp_path, monkeypatch, broken):
+    runs = [make_run(tmp_path / "one"), fedavg(tmp_path / "two")]
+    compare(runs[:1], tmp_path / "a.png")
+    before = (tmp_path / broken).read_bytes()
+    replace = Path.replace
+
+    def full(path, target):
+        if Path(target).name == broken:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OutputError, match=rf"cannot write .*{broken}: No space left"):
+        compare(runs, tmp_path / "a.png")
+    assert (tmp_path / broken).read_bytes() == before
+    assert not list(tmp_path.glob("*.tmp"))
