@@ -1,4 +1,4 @@
-"""Print the README's commands as a script that CI can run.
+"""Print the commands of the README, and of pages beside it, as a script that CI can run.
 
 Every line of every ``bash`` block is a command of CI, as typed there, with five changes: training
 runs are cut to a few rounds or iterations, those on CIFAR10 to a tiny folder of noise, their
@@ -36,13 +36,14 @@ def of_flowers_runtime(command: str) -> bool:
     return re.search(r"FLWR_|^flwr |flower-", command) is not None
 
 
-def commands(readme: str | Path, scratch: str) -> list[str]:
+def commands(pages: list[str], scratch: str) -> list[str]:
     """What CI runs of them, shortened."""
     own = f"{scratch}/own"
     lines = [f"mkdir -p {own}"]
-    lines += [f"cat > {own}/{n} <<'END'\n{text}END" for n, text in modules(readme).items()]
+    for page in pages:
+        lines += [f"cat > {own}/{n} <<'END'\n{text}END" for n, text in modules(page).items()]
     lines.append(f"export PYTHONPATH={own}")
-    for command in typed(readme):
+    for command in (command for page in pages for command in typed(page)):
         if of_flowers_runtime(command):
             continue
         command = re.sub(r" && pytest$", "", command).replace("runs/", f"{scratch}/")
@@ -79,4 +80,5 @@ def commands(readme: str | Path, scratch: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(commands(sys.argv[1], sys.argv[2])))
+    scratch, *pages = sys.argv[1:]
+    print("\n".join(commands(pages, scratch)))
