@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from fedpart.config import NOT_RESULTS, Config, keys, load_toml, make_config
 from fedpart.errors import ConfigError
 from fedpart.idle import OF_SPLIT
+from fedpart.run_files import check_shape
 from fedpart.spelling import kebab, nearest
 
 # Nodes of a rehearsal; twenty keep two cores busy.
@@ -157,9 +158,13 @@ def resumed_config(request: Request, config: Config) -> Config:
 
     Raises:
         ConfigError: a bad value.
+        OutputError: the folder is of one run and the settings of several, or the reverse.
     """
+    assert request.resume is not None
     values = config.model_dump(by_alias=True) | request.values | {"out": str(request.resume)}
-    return make_config(values)
+    resumed = make_config(values)
+    check_shape(request.resume, resumed.seeds > 1)
+    return resumed
 
 
 def check_picture(out: Path) -> None:

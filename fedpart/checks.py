@@ -7,6 +7,8 @@ from pydantic import AfterValidator, BeforeValidator
 from fedpart.spelling import check_name
 
 MAX_CHUNKS = 255
+# Of a rate; more of it is beyond float32 after Adam's correction.
+MOST = 1e30
 
 
 def one_of(known: Sequence[str], own: str) -> AfterValidator:

@@ -240,7 +240,7 @@ def _group(
 
 
 _HEAD = ("run", "seeds", "rounds", "accuracy %", "upload MB", "download MB", "upload share %")
-_TARGET_HEAD = ("run", "seeds", "round", "upload MB", "download MB", "total MB")
+_TARGET_HEAD = ("run", "reached", "round", "upload MB", "download MB", "total MB")
 
 
 def _row(group: Group) -> tuple[str, ...]:
@@ -262,7 +262,8 @@ def _target_row(group: Group, target: float) -> tuple[str, ...]:
     # A mean over the seeds that got there would flatter a method that often does not.
     if len(pairs) < len(places):
         best = max(max(curve.smooth) for curve in group.curves)
-        return (group.label, count, "not reached", f"best {100 * best:.2f} %", "", "")
+        where = "not by all" if pairs else "not reached"
+        return (group.label, count, where, f"best {100 * best:.2f} %", "", "")
     return (
         group.label,
         count,

@@ -52,7 +52,7 @@ class Config(Resolved):
     train_size: Annotated[int, checks.THOUSANDS] = Field(
         1250, ge=1, description="training images over all clients, such as 1250, 5k or 50k"
     )
-    clients: int = Field(100, ge=1, description="number of clients")
+    clients: int = Field(100, ge=1, le=10_000_000, description="number of clients")
     skew: Literal["label", "rotation", "iid"] = Field(
         "rotation",
         description="what differs between clients; rotation for rotated sets, else label",
@@ -106,7 +106,10 @@ class Config(Resolved):
         0.1, ge=0, lt=1, description="drop rate: where it starts, fixed but for method partitioned"
     )
     augerino_weight: float = Field(
-        0.01, ge=0, description="weight of Augerino's reward for wide augmentation (lambda)"
+        0.01,
+        ge=0,
+        le=checks.MOST,
+        description="weight of Augerino's reward for wide augmentation (lambda)",
     )
     augerino: Literal["safe", "unsafe"] = Field(
         "safe", description="whether that reward ends once a width reaches 10, or never"
@@ -126,18 +129,24 @@ class Config(Resolved):
     max_update_norm: float | None = Field(
         None, ge=1, description="refuse what is so many times longer than the cohort's median"
     )
-    rounds: int = Field(100, ge=1, description="rounds in all")
+    rounds: int = Field(100, ge=1, le=1_000_000, description="rounds in all")
     local_epochs: int = Field(1, ge=1, description="passes of a client over its images")
     batch_size: int = Field(64, ge=1, description="images per step of a client")
     hyper_batch_size: int | None = Field(
         None, ge=0, description="images per gradient of psi; 0 or absent: all a client has"
     )
-    client_lr: float = Field(0.05, gt=0, description="SGD step of clients")
-    server_lr: float = Field(1e-3, gt=0, description="Adam step of the server on weights")
-    hyper_lr: float = Field(3e-3, gt=0, description="Adam step of the server on psi")
-    adam_eps: float = Field(1e-8, gt=0, description="epsilon of both Adams")
+    client_lr: float = Field(0.05, gt=0, le=checks.MOST, description="SGD step of clients")
+    server_lr: float = Field(
+        1e-3, gt=0, le=checks.MOST, description="Adam step of the server on weights"
+    )
+    hyper_lr: float = Field(
+        3e-3, gt=0, le=checks.MOST, description="Adam step of the server on psi"
+    )
+    adam_eps: float = Field(1e-8, gt=0, le=checks.MOST, description="epsilon of both Adams")
     seed: int = Field(0, ge=0, description="seed of weights, chunks, cohorts and noise")
-    seeds: int = Field(1, ge=1, description="how many runs: seed, seed+1, ... in OUT/seed-<s>")
+    seeds: int = Field(
+        1, ge=1, le=10_000, description="how many runs: seed, seed+1, ... in OUT/seed-<s>"
+    )
 
     eval_every: int = Field(20, ge=1, description="rounds between evaluations")
     eval_size: int = Field(
@@ -278,6 +287,11 @@ def make_config(values: Mapping[str, object]) -> Config:
     Raises:
         ConfigError: an unknown key, or a value outside its limits; one sentence.
     """
+    if "experiment" in values:
+        raise ConfigError(
+            "experiment is a setting of sim.py central, not of a run over clients: put central "
+            "after sim.py"
+        )
     try:
         return Config.model_validate(dict(values))
     except ValidationError as error:

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from fedpart.errors import OutputError
-from fedpart.files import write_atomic
+from fedpart.files import write_chosen
 from fedpart.run_files import damaged
 from fedpart.seeds import mean_and_error
 from fedpart.stored import read_records
@@ -264,7 +264,7 @@ def write_csv(curve: Curve, path: Path) -> None:
 
 
 def write_rows(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table as comma-separated values, whole or not at all.
+    """Write a table as comma-separated values; see ``write_chosen``.
 
     Raises:
         OutputError: the file cannot be written.
@@ -273,7 +273,7 @@ def write_rows(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]
     writer = csv.writer(content, lineterminator="\n")
     writer.writerow(head)
     writer.writerows(rows)
-    write_atomic(path, content.getvalue().encode())
+    write_chosen(path, content.getvalue().encode())
 
 
 def is_column(name: str) -> bool:

@@ -40,23 +40,18 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_atomic(
-    path: Path, *parts: bytes | memoryview, secret: bool = False, parents: bool = False
-) -> None:
+def write_atomic(path: Path, *parts: bytes | memoryview, secret: bool = False) -> None:
     """Write under a temporary name, sync, rename: readers see the old file or the new one.
 
     Args:
         path: the file.
         parts: what it will hold, one after the other.
         secret: nobody but its owner may read it, at no moment.
-        parents: make the folders above it, where they are missing.
     Raises:
         OutputError: the disk is full or the place cannot be written.
     """
     temporary = path.with_name(path.name + ".tmp")
     with writing(path):
-        if parents:
-            path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with _new_secret(temporary) if secret else temporary.open("wb") as file:
                 for part in parts:
@@ -70,6 +65,23 @@ def write_atomic(
             raise
         # The new name is on the disk only when its folder is.
         sync(path.parent)
+
+
+def write_chosen(path: Path, content: bytes) -> None:
+    """``write_atomic`` to a place that somebody has typed; its folders are made.
+
+    A link, a device and a pipe stay what they are, and are written through.
+
+    Raises:
+        OutputError: the disk is full or the place cannot be written.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            with path.open("wb") as file:
+                file.write(content)
+            return
+    write_atomic(path, content)
 
 
 def _new_secret(path: Path) -> BinaryIO:

@@ -9,6 +9,7 @@ from fedpart.accounting import fedavg_bytes
 from fedpart.cohort import availability
 from fedpart.config import Config
 from fedpart.data import FederatedData
+from fedpart.data.split import check_split
 from fedpart.errors import ConfigError
 from fedpart.program import Program
 from fedpart.server import assign_chunks
@@ -105,7 +106,9 @@ def check_chunks(config: Config) -> None:
 
     Raises:
         ConfigError: one has none, or nobody is ever available.
+        DataError: there are more clients than images.
     """
+    check_split(config.train_size, config.clients, config.alpha, config.min_examples)
     if config.availability is not None:
         there, _ = _available(config)
         if not there.any():

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedpart.curves import DIRECTIONS, WINDOW, Group, read_curve, write_csv
 from fedpart.errors import ConfigError, OutputError
-from fedpart.files import write_atomic
+from fedpart.files import write_chosen
 from fedpart.run_files import read_lines
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; styles tell further runs.
@@ -239,7 +239,7 @@ def new_figure(columns: int, rows: int) -> tuple[Any, Any]:
 
 
 def save_figure(figure: Any, out: Path) -> None:
-    """Write a picture, whole or not at all.
+    """Write a picture; see ``write_chosen``.
 
     Raises:
         OutputError: it cannot be written, or its ending names no format.
@@ -249,4 +249,4 @@ def save_figure(figure: Any, out: Path) -> None:
         figure.savefig(content, format=out.suffix[1:])
     except ValueError as error:
         raise OutputError(f"cannot write {out}: {error}") from None
-    write_atomic(out, content.getvalue(), parents=True)
+    write_chosen(out, content.getvalue())

@@ -100,7 +100,8 @@ class PlainProgress:
             # Of a round before this process began, the state is not known.
             state = self._states.get(evaluation.round, [])
             accuracy = f"accuracy {100 * evaluation.val_accuracy:.2f} %"
-            words = [f"round {evaluation.round}/{self._rounds}", accuracy, *state, left]
+            words = [f"round {evaluation.round}/{self._rounds}", accuracy, *_diverged(evaluation)]
+            words += [*state, left]
             _say(", ".join(words))
             self._states = {r: s for r, s in self._states.items() if r > evaluation.round}
 
@@ -178,7 +179,8 @@ class LiveProgress:
         for line in failure_lines(record):
             self._console.print(line, style="red", soft_wrap=True, markup=False)
         for evaluation in evaluations:
-            self._accuracy = f"acc {100 * evaluation.val_accuracy:.1f} %"
+            accuracy = f"acc {100 * evaluation.val_accuracy:.1f} %"
+            self._accuracy = " · ".join([accuracy, *_diverged(evaluation)])
         state = describe(record, self._share.add(record))
         words = " · ".join([*([self._accuracy] if self._accuracy else []), *state])
         self._bar.update(self._task, completed=record.round, description=words)
@@ -245,6 +247,10 @@ def make_progress(as_json: bool) -> Progress:
     if as_json:
         return JsonProgress()
     return LiveProgress() if sys.stdout.isatty() else PlainProgress()
+
+
+def _diverged(evaluation: EvaluationRecord) -> list[str]:
+    return ["loss not finite"] if evaluation.val_loss is None else []
 
 
 def _say(text: str) -> None:

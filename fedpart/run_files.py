@@ -191,6 +191,20 @@ def is_central(path: Path) -> bool:
     return False
 
 
+def check_shape(path: Path, several: bool) -> None:
+    """Whether a folder that is taken up is of several runs, or of one, as its settings are.
+
+    Raises:
+        OutputError: it is not.
+    """
+    words = ("one run", "several") if several else ("several runs", "one")
+    if (path / "run.json").is_file() if several else any(path.glob("**/seed-*/run.json")):
+        raise OutputError(
+            f"{path} is the folder of {words[0]}, and its config.toml asks for {words[1]} now: "
+            f"set it back, and give {words[1]} a new folder"
+        )
+
+
 def ended_well(path: Path) -> bool:
     """Whether a run has written all its files: run.json says so, the last of them."""
     try:

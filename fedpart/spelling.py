@@ -80,7 +80,7 @@ def sentence(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
         return f"{key} is {shown}; it must be one of {listed}{hint}"
     if kind in _LIMITS:
         name, words = _LIMITS[kind]
-        return f"{key} is {shown}; it must be {words} {context[name]:g}"
+        return f"{key} is {shown}; it must be {words} {context[name]:,.10g}"
     if kind.startswith("int"):
         return f"{key} is {shown}; it must be a whole number"
     if kind.startswith(("float", "finite")):

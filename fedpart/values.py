@@ -5,9 +5,12 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from fedpart.spelling import kebab
+
+# Of whatever is counted; far more is beyond memory, and then beyond 64 bits.
+_MOST = 1_000_000_000
 
 
 class Resolved(BaseModel):
@@ -22,6 +25,24 @@ class Resolved(BaseModel):
     )
     # Two runs that differ only in these give equal numbers.
     not_results: ClassVar[frozenset[str]] = frozenset()
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth(cls, value: object, info: ValidationInfo) -> object:
+        # It would count as 0 or 1.
+        if isinstance(value, bool) and info.field_name != "json_summary":
+            raise ValueError(f"is {str(value).lower()}; it must be a number or a text")
+        return value
+
+    @field_validator("*")
+    @classmethod
+    def _whole(cls, value: object, info: ValidationInfo) -> object:
+        # A seed is no count: any will do.
+        seed = info.field_name in ("seed", "data_seed")
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int) and number > _MOST and not seed:
+                raise ValueError(f"is {number}; it must be at most {_MOST:,}")
+        return value
 
     @field_validator("*")
     @classmethod
@@ -63,7 +84,7 @@ def by_key(values: Mapping[Any, Any]) -> dict[str, Any]:
     """The values by TOML key, however the keys are spelled.
 
     Raises:
-        ValueError: a key that is given twice, an empty value, or a truth value where none can be.
+        ValueError: a key that is given twice, or an empty value.
     """
     given: dict[str, Any] = {}
     for name, value in values.items():
@@ -72,7 +93,5 @@ def by_key(values: Mapping[Any, Any]) -> dict[str, Any]:
             raise ValueError(f"{key} is set twice, as {given[key]} and {value}; keep one")
         if value == "":
             raise ValueError(f"{key} is empty; give it a value or leave it out")
-        if isinstance(value, bool) and key != "json":
-            raise ValueError(f"{key} is {str(value).lower()}; it must be a number or a text")
         given[key] = value
     return given

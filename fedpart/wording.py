@@ -64,9 +64,10 @@ def summary_rows(summary: Summary, out: Path) -> list[tuple[str, str]]:
     """The table at the end of a run."""
     share = 100 * summary.upload_fraction
     n = summary.final_accuracy_n
+    evaluations = f"mean of {n} evaluations" if n > 1 else "one evaluation"
     rows = [
         ("run", f"{summary.method} on {summary.dataset}, seed {summary.seed}"),
-        ("final accuracy", f"{100 * summary.final_accuracy:.2f} % (mean of {n} evaluations)"),
+        ("final accuracy", f"{100 * summary.final_accuracy:.2f} % ({evaluations})"),
     ]
     if summary.test_accuracy is not None:
         rows.append(("test accuracy", f"{100 * summary.test_accuracy:.2f} %"))

@@ -24,7 +24,13 @@ from fedpart.errors import (
 from fedpart.folder_lock import kept
 from fedpart.interrupts import INTERRUPTS
 from fedpart.machine import slow_precision
-from fedpart.run_files import check_free, check_packages, choose_folder, ended_well
+from fedpart.run_files import (
+    check_free,
+    check_packages,
+    check_shape,
+    choose_folder,
+    ended_well,
+)
 from fedpart.wording import duration, table
 
 if TYPE_CHECKING:
@@ -64,9 +70,7 @@ def central(argv: Sequence[str]) -> None:
 
     prepare_process()
     if request.resume is not None:
-        from fedpart.central.sweep import check_shape
-
-        check_shape(out, config)
+        check_shape(out, config.several)
     if config.several:
         _several(out, config, command, resume=request.resume is not None)
     else:

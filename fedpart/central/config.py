@@ -70,7 +70,7 @@ def _ratio(value: str) -> str:
 Names = Annotated[tuple[str, ...], checks.COMMAS]
 Ratio = Annotated[str, AfterValidator(_ratio)]
 Dataset = Annotated[str, checks.one_of(DATASETS, "function")]
-Size = Annotated[int, checks.THOUSANDS]
+Size = Annotated[int, checks.THOUSANDS, Field(ge=1, le=10_000_000)]
 
 
 class CentralConfig(Settings):
@@ -111,8 +111,8 @@ class CentralConfig(Settings):
     data_dir: str | None = Field(
         None, description="of images: folder with the files; else $FEDPART_DATA, else a download"
     )
-    train_size: Size = Field(3000, ge=1, description="training examples in all chunks")
-    test_size: Size = Field(1000, ge=1, description="test examples, at most")
+    train_size: Size = Field(3000, description="training examples in all chunks")
+    test_size: Size = Field(1000, description="test examples, at most")
     data_seed: int = Field(0, ge=0, description="seed of the examples, which all runs share")
     model: str = Field("mnist-cnn", description="of images: as for sim.py; dropout is taken out")
     augmentation: Annotated[str, checks.one_of(AUGMENTATIONS, "Class")] = Field(
@@ -140,7 +140,9 @@ class CentralConfig(Settings):
     splits: Annotated[tuple[Ratio, ...], checks.COMMAS] = Field(
         (), description="of chunks, as ratios such as 8:1:1; for sensitivity, of weights too"
     )
-    trials: int = Field(20, ge=1, description="of method random-search: draws, of the first seed")
+    trials: int = Field(
+        20, ge=1, le=10_000, description="of method random-search: draws, of the first seed"
+    )
 
     eval_every: int = Field(100, ge=1, description="iterations between evaluations")
     patience: int = Field(
@@ -156,7 +158,9 @@ class CentralConfig(Settings):
         description="examples of each part behind a point of the curves, 0: all; the last "
         "evaluation uses all of the test set",
     )
-    seeds: int = Field(1, ge=1, description="how many runs: seed, seed+1, ... in OUT/seed-<s>")
+    seeds: int = Field(
+        1, ge=1, le=10_000, description="how many runs: seed, seed+1, ... in OUT/seed-<s>"
+    )
     out: str | None = Field(None, description="the run folder, new or empty; default runs/<name>")
     name: str | None = Field(None, description="name of the run; default <experiment>-seed<seed>")
     checkpoint_every: int = Field(1000, ge=1, description="iterations between checkpoints")
@@ -216,6 +220,10 @@ def make_central_config(values: Mapping[str, object]) -> CentralConfig:
     Raises:
         ConfigError: an unknown key, or a value outside its limits; one sentence.
     """
+    if "clients" in values:
+        raise ConfigError(
+            "clients is a setting of a run over clients, not of sim.py central: leave central out"
+        )
     try:
         config = CentralConfig.model_validate(dict(values))
     except ValidationError as error:

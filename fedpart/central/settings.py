@@ -20,8 +20,6 @@ Method = Literal[
     "random-search",
     "laplace",
 ]
-# Of a rate; more of it is beyond float32 after Adam's correction.
-_MOST = 1e30
 # Methods that train one network on all data.
 WHOLE = frozenset({"none", "augerino", "retrain", "random-search", "laplace"})
 
@@ -57,10 +55,10 @@ class Settings(Resolved):
     optimiser: Literal["sgd", "adam", "adamw"] = Field(
         "adam", description="what updates weights; moments and steps are kept for each partition"
     )
-    lr: float = Field(1e-3, gt=0, le=_MOST, description="its learning rate")
+    lr: float = Field(1e-3, gt=0, le=checks.MOST, description="its learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="of sgd")
     adam_eps: float = Field(
-        1e-8, gt=0, le=_MOST, description="epsilon of adam and adamw, psi's included"
+        1e-8, gt=0, le=checks.MOST, description="epsilon of adam and adamw, psi's included"
     )
     schedule: Literal["constant", "cosine"] = Field(
         "constant", description="how the learning rate goes with the count of all iterations"
@@ -69,16 +67,19 @@ class Settings(Resolved):
     anneal: float = Field(
         1.0, gt=0, le=1, description="share of the iterations that cosine takes; then it stays"
     )
-    weight_decay: float = Field(0.0, ge=0, le=_MOST, description="of the last partition")
+    weight_decay: float = Field(0.0, ge=0, le=checks.MOST, description="of the last partition")
     decay_rule: Literal["reciprocal", "root", "equal"] = Field(
         "reciprocal",
         description="how much more earlier partitions decay: N / examples of the chunks they are "
         "trained on, its square root, or not at all",
     )
-    hyper_lr: float = Field(1e-3, gt=0, le=_MOST, description="Adam step on psi")
-    augerino_lr: float = Field(0.05, gt=0, le=_MOST, description="that of method augerino")
+    hyper_lr: float = Field(1e-3, gt=0, le=checks.MOST, description="Adam step on psi")
+    augerino_lr: float = Field(0.05, gt=0, le=checks.MOST, description="that of method augerino")
     augerino_weight: float = Field(
-        0.01, ge=0, description="weight of Augerino's reward for wide augmentation (lambda)"
+        0.01,
+        ge=0,
+        le=checks.MOST,
+        description="weight of Augerino's reward for wide augmentation (lambda)",
     )
     finetune: int = Field(
         0,
@@ -86,7 +87,7 @@ class Settings(Resolved):
         description="of validation: so many updates more at the end, on all data, psi held fixed, "
         "moments begun anew",
     )
-    finetune_lr: float = Field(0.01, gt=0, le=_MOST, description="their learning rate")
+    finetune_lr: float = Field(0.01, gt=0, le=checks.MOST, description="their learning rate")
     samples: int = Field(1, ge=1, le=1000, description="noisy copies of each example (S)")
     average: Literal["logits", "probs"] = Field(
         "logits", description="what is averaged over the copies of an example"

@@ -86,21 +86,6 @@ def _of_all(config: CentralConfig) -> dict[str, object]:
     return config.model_dump(by_alias=True, exclude={*SEVERAL.values(), "seeds"})
 
 
-def check_shape(parent: Path, config: CentralConfig) -> None:
-    """Whether a folder that is taken up is of several runs, or of one, as its settings are.
-
-    Raises:
-        OutputError: it is not.
-    """
-    words = ("one run", "several") if config.several else ("several runs", "one")
-    other = (parent / "run.json").is_file() if config.several else any(parent.glob("*/**/run.json"))
-    if other:
-        raise OutputError(
-            f"{parent} is the folder of {words[0]}, and its config.toml asks for {words[1]} now: "
-            f"set it back, and give {words[1]} a new folder"
-        )
-
-
 def single_runs(
     parent: Path, config: CentralConfig, faults: Faults
 ) -> Iterator[tuple[Path, CentralConfig]]:

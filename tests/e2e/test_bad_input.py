@@ -18,6 +18,12 @@ from fedpart.run_files import read_lines
 SETTINGS = [
     (["--dataset", "mnits"], "dataset is 'mnits'", "did you mean 'mnist'?"),
     (["--datset", "mnist"], "unknown flag '--datset'", "did you mean '--dataset'?"),
+    (["--rounds", "9" * 20], f"rounds is '{'9' * 20}'", "at most 1,000,000"),
+    (["--clients", "9" * 14], f"clients is '{'9' * 14}'", "at most 10,000,000"),
+    (["--batch-size", "9" * 20], f"batch-size is {'9' * 20}", "at most 1,000,000,000"),
+    (["--server-lr", "1e38"], "server-lr is '1e38'", "at most 1e+30"),
+    (["--hyper-lr", "1e38"], "hyper-lr is '1e38'", "at most 1e+30"),
+    (["--seeds", "99999"], "seeds is '99999'", "at most 10,000"),
     (["--nosuch"], "unknown flag '--nosuch'", "see sim.py --help"),
     (["--alfa=1"], "unknown flag '--alfa'", "did you mean '--alpha'?"),
     (["comapre", "a", "b"], "unknown command 'comapre'", "did you mean 'compare'?"),
@@ -111,6 +117,17 @@ def test_an_unknown_key_in_a_settings_file(sim, home):
     code, _, err = sim("--config", "x.toml")
     assert code == 2
     assert "not valid TOML" in err
+    for text, sentence in (
+        ("dry-run = true", "unknown setting 'dry-run'"),
+        ("rounds = true", "rounds is true; it must be a number or a text"),
+        ("experiment = 'data-size'", "experiment is a setting of sim.py central"),
+    ):
+        (home / "x.toml").write_text(text)
+        code, _, err = sim("--config", "x.toml")
+        assert (code, err.startswith(f"error: {sentence}")) == (2, True)
+    (home / "x.toml").write_text("clients = 10")
+    code, _, err = sim("central", "--config", "x.toml")
+    assert (code, err.startswith("error: clients is a setting of a run over clients")) == (2, True)
     assert [p.name for p in home.iterdir()] == ["x.toml"]
 
 
@@ -400,6 +417,28 @@ def test_seeds_with_other_settings_than_their_parent_are_not_resumed(sim, home):
     code, _, err = sim("--resume", "many")
     assert code == 4
     assert "many/seed-0 began with client-lr 0.05, but many/config.toml says 0.5" in err
+
+
+def test_one_run_is_not_resumed_as_several_nor_several_as_one(sim, home):
+    words = (*TINY, "--rounds", "1", "--method", "fedavg")
+    assert sim(*words, "--out", "one")[0] == 0
+    assert sim(*words, "--seeds", "2", "--out", "many")[0] == 0
+    for name, there, now in (("one", 1, 2), ("many", 2, 1)):
+        toml = home / name / "config.toml"
+        toml.write_text(toml.read_text().replace(f"seeds = {there}", f"seeds = {now}"))
+        files = sorted(home.rglob("*"))
+        code, _, err = sim("--resume", name)
+        words = ("one run", "several") if now > 1 else ("several runs", "one")
+        assert code == 4
+        sentence = f"{name} is the folder of {words[0]}, and its config.toml asks for {words[1]}"
+        assert sentence in err
+        assert sorted(home.rglob("*")) == files
+
+
+def test_more_clients_than_images_are_refused_before_anything_of_their_number_is_made(sim, home):
+    code, _, err = sim(*TINY, "--clients", "10000000", "--dry-run")
+    assert code == 3
+    assert "10000000 clients with at least 1 image(s) each need 10,000,000 images" in err
 
 
 def test_a_damaged_checkpoint(sim, home):

@@ -110,6 +110,15 @@ def test_an_evaluation_that_comes_late_is_shown_with_the_state_of_its_round(caps
     assert lines[1].startswith("round 2/4, accuracy 87.50 %, rotation ±45.0°, ")
 
 
+def test_a_run_that_diverges_says_so(capsys):
+    progress = PlainProgress()
+    progress.begin(Config(rounds=2))
+    progress.data("digits", [])
+    progress.round(record(2), [EVALUATION.model_copy(update={"val_loss": None})])
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("round 2/2, accuracy 87.50 %, loss not finite, rotation")
+
+
 def test_a_live_line_in_a_terminal(tmp_path):
     progress = LiveProgress()
     screen = io.StringIO()
