@@ -9,6 +9,11 @@ from fedpart.records import DROPPED, RoundBrief, RoundRecord, Summary
 Rows = Sequence[tuple[str, str]]
 # Failures of one round that are shown; all are in rounds.jsonl.
 SHOWN_FAILURES = 3
+# Of what is learned besides rotation and drop rates, after each evaluation and at the end.
+SHOWN_OTHERS = 2
+SHOWN_LEARNED = 8
+# Names of hyperparameters, and how some begin.
+ROTATION, DROPOUT = "rotation_degrees", "dropout_"
 
 
 class UploadShare:
@@ -43,10 +48,12 @@ def failure_lines(record: RoundRecord) -> list[str]:
 
 
 def describe(record: RoundRecord, share: float) -> list[str]:
-    """Rotation, dropout and upload after a round, in words."""
+    """Rotation, or what else is learned first; dropout and upload after a round, in words."""
     parts = []
-    if "rotation_degrees" in record.hyper_readable:
-        parts.append(f"rotation ±{record.hyper_readable['rotation_degrees']:.1f}°")
+    if ROTATION in record.hyper_readable:
+        parts.append(f"rotation ±{record.hyper_readable[ROTATION]:.1f}°")
+    else:
+        parts += others(record.hyper_readable)[:SHOWN_OTHERS]
     if (dropout := mean_dropout(record.hyper_readable)) is not None:
         parts.append(f"dropout {dropout:.3f}")
     upload = record.cumulative_upload_model_bytes / 1e6
@@ -54,9 +61,15 @@ def describe(record: RoundRecord, share: float) -> list[str]:
     return parts
 
 
+def others(readable: dict[str, float]) -> list[str]:
+    """What is learned besides rotation and drop rates: names and values."""
+    rest = [name for name in readable if name != ROTATION and not name.startswith(DROPOUT)]
+    return [f"{name} {readable[name]:.3g}" for name in rest]
+
+
 def mean_dropout(readable: dict[str, float]) -> float | None:
     """Mean of the learned drop rates, or None where none is learned."""
-    rates = [value for name, value in readable.items() if name.startswith("dropout_")]
+    rates = [value for name, value in readable.items() if name.startswith(DROPOUT)]
     return sum(rates) / len(rates) if rates else None
 
 
@@ -74,10 +87,13 @@ def summary_rows(summary: Summary, out: Path) -> list[tuple[str, str]]:
     upload = f"{summary.upload_model_bytes / 1e6:,.1f} MB ({share:.1f} % of FedAvg's)"
     rows.append(("upload", upload))
     rows.append(("download", f"{summary.download_model_bytes / 1e6:,.1f} MB"))
-    if "rotation_degrees" in summary.hyper_readable:
-        rows.append(("rotation", f"up to ±{summary.hyper_readable['rotation_degrees']:.1f}°"))
+    if ROTATION in summary.hyper_readable:
+        rows.append(("rotation", f"up to ±{summary.hyper_readable[ROTATION]:.1f}°"))
     if (dropout := mean_dropout(summary.hyper_readable)) is not None:
         rows.append(("dropout", f"{dropout:.3f} (mean of the layers)"))
+    if rest := others(summary.hyper_readable):
+        more = f" and {len(rest) - SHOWN_LEARNED:,} more" if len(rest) > SHOWN_LEARNED else ""
+        rows.append(("learned", ", ".join(rest[:SHOWN_LEARNED]) + more))
     if summary.failures:
         empty = f", {summary.empty_rounds:,} rounds were empty" if summary.empty_rounds else ""
         rows.append(("failed replies", f"{summary.failures:,}{empty}"))

@@ -13,7 +13,14 @@ from fedpart.records import (
     RoundRecord,
     Summary,
 )
-from fedpart.wording import UploadShare, duration, failure_lines, mean_dropout, summary_rows
+from fedpart.wording import (
+    UploadShare,
+    describe,
+    duration,
+    failure_lines,
+    mean_dropout,
+    summary_rows,
+)
 
 BYTES = ("upload_model", "upload_wire", "download_model", "download_wire")
 
@@ -195,3 +202,14 @@ def test_those_who_drop_out_by_chance_are_counted_and_not_shown():
     assert failure_lines(record(3, failures=[dropped, FAILURE])) == [
         "round 3: client 7: fell [over]"
     ]
+
+
+def test_hyperparameters_of_ones_own_are_told_as_they_are_learned_and_at_the_end(tmp_path):
+    own = {"brightness": 0.123456} | {f"x{i}": float(i) for i in range(8)} | {"dropout_1": 0.1}
+    words = describe(record(2).model_copy(update={"hyper_readable": own}), 0.5)
+    assert words[:3] == ["brightness 0.123", "x0 0", "dropout 0.100"]
+    learned = dict(summary_rows(SUMMARY.model_copy(update={"hyper_readable": own}), tmp_path))
+    assert (
+        learned["learned"]
+        == "brightness 0.123, x0 0, x1 1, x2 2, x3 3, x4 4, x5 5, x6 6 and 1 more"
+    )
