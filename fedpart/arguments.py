@@ -116,9 +116,10 @@ def parse_run(argv: Sequence[str]) -> Request:
         unknown = next((r for r in rest if r.startswith("-")), rest[0]).split("=")[0]
         words = [f"--{flag}" for flag in flags] if unknown.startswith("-") else SUBCOMMANDS
         kind = "flag" if unknown.startswith("-") else "command"
-        raise ConfigError(
-            f"unknown {kind} {unknown!r}{nearest(unknown, words) or '; see sim.py --help'}"
-        )
+        hint = nearest(unknown, words) or "; see sim.py --help"
+        if unknown == "--experiment":
+            hint = "; it is one of sim.py central"
+        raise ConfigError(f"unknown {kind} {unknown!r}{hint}")
     given: dict[str, Any] = dict(vars(known))
     config, resume, dry_run = (given.pop(name) for name in ("config", "resume", "dry_run"))
     bound = [name for name in given if name not in _CHANGEABLE]

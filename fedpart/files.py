@@ -3,7 +3,9 @@
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -50,38 +52,56 @@ def write_atomic(path: Path, *parts: bytes | memoryview, secret: bool = False) -
     Raises:
         OutputError: the disk is full or the place cannot be written.
     """
-    temporary = path.with_name(path.name + ".tmp")
     with writing(path):
-        try:
-            with _new_secret(temporary) if secret else temporary.open("wb") as file:
-                for part in parts:
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
-        # The new name is on the disk only when its folder is.
-        sync(path.parent)
+        _replace(path, path.with_name(path.name + ".tmp"), parts, secret)
 
 
 def write_chosen(path: Path, content: bytes) -> None:
-    """``write_atomic`` to a place that somebody has typed; its folders are made.
+    """Write to a place that somebody has typed; its folders are made.
 
-    A link, a device and a pipe stay what they are, and are written through.
+    A file is replaced as a whole, with the mode that it has. A link, a device and a pipe stay what
+    they are, and are written through; so is a file in a folder where nothing may be replaced.
 
     Raises:
         OutputError: the disk is full or the place cannot be written.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_symlink() or (path.exists() and not path.is_file()):
-            with path.open("wb") as file:
-                file.write(content)
-            return
-    write_atomic(path, content)
+        there = path.exists()
+        if there and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if not path.is_symlink() and (path.is_file() or not there):
+            # Of its own, since several processes may write here; and short, as no name of a run.
+            temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+            with contextlib.suppress(PermissionError):
+                _replace(path, temporary, [content], mode_of=path if there else None)
+                return
+        with path.open("wb") as file:
+            file.write(content)
+
+
+def _replace(
+    path: Path,
+    temporary: Path,
+    parts: Iterable[bytes | memoryview],
+    secret: bool = False,
+    mode_of: Path | None = None,
+) -> None:
+    try:
+        with _new_secret(temporary) if secret else temporary.open("wb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        if mode_of is not None:
+            shutil.copymode(mode_of, temporary)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    # The new name is on the disk only when its folder is.
+    sync(path.parent)
 
 
 def _new_secret(path: Path) -> BinaryIO:

@@ -198,7 +198,9 @@ def check_shape(path: Path, several: bool) -> None:
         OutputError: it is not.
     """
     words = ("one run", "several") if several else ("several runs", "one")
-    if (path / "run.json").is_file() if several else any(path.glob("**/seed-*/run.json")):
+    one = (path / "run.json").is_file()
+    # Within one run, others are somebody's own affair.
+    if one if several else not one and any(path.glob("**/seed-*/run.json")):
         raise OutputError(
             f"{path} is the folder of {words[0]}, and its config.toml asks for {words[1]} now: "
             f"set it back, and give {words[1]} a new folder"

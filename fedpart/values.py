@@ -30,8 +30,10 @@ class Resolved(BaseModel):
     @classmethod
     def _no_truth(cls, value: object, info: ValidationInfo) -> object:
         # It would count as 0 or 1.
-        if isinstance(value, bool) and info.field_name != "json_summary":
-            raise ValueError(f"is {str(value).lower()}; it must be a number or a text")
+        for one in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(one, bool) and info.field_name != "json_summary":
+                has = "is" if one is value else "has"
+                raise ValueError(f"{has} {str(one).lower()}; it must be a number or a text")
         return value
 
     @field_validator("*")

@@ -14,7 +14,7 @@ from fedpart.central.config import (
     preset,
     presets,
 )
-from fedpart.config import load_toml
+from fedpart.config import keys, load_toml
 from fedpart.errors import ConfigError
 from fedpart.spelling import kebab, nearest, spelled
 
@@ -80,8 +80,11 @@ def parse_central(argv: Sequence[str]) -> CentralRequest:
     known, rest = parser.parse_known_args(list(argv))
     if rest:
         flags = [*spelled(CentralConfig.model_fields), "config", "resume", "help"]
-        hint = nearest(rest[0].split("=")[0], [f"--{flag}" for flag in flags])
-        raise ConfigError(f"unknown flag {rest[0]!r}{hint or '; see sim.py central --help'}")
+        flag = rest[0].split("=")[0]
+        hint = nearest(flag, [f"--{name}" for name in flags]) or "; see sim.py central --help"
+        if flag.removeprefix("--") in keys():
+            hint = "; it is one of a run over clients: leave central out"
+        raise ConfigError(f"unknown flag {rest[0]!r}{hint}")
     given = dict(vars(known))
     config, resume = given.pop("config"), given.pop("resume")
     flags_given = {("json" if n == "json_summary" else kebab(n)): v for n, v in given.items()}

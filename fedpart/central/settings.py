@@ -127,7 +127,7 @@ class Settings(Resolved):
             return values
         given = by_key(values)
         method = given.get("method", "partitioned")
-        if method in WHOLE:
+        if isinstance(method, str) and method in WHOLE:
             given |= {"chunks": (1.0,)}
         # Of several methods, each run resolves its own.
         if method != "validation" and "validation" not in str(given.get("methods")):

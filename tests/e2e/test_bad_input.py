@@ -24,6 +24,7 @@ SETTINGS = [
     (["--server-lr", "1e38"], "server-lr is '1e38'", "at most 1e+30"),
     (["--hyper-lr", "1e38"], "hyper-lr is '1e38'", "at most 1e+30"),
     (["--seeds", "99999"], "seeds is '99999'", "at most 10,000"),
+    (["--experiment", "x"], "unknown flag '--experiment'", "it is one of sim.py central"),
     (["--nosuch"], "unknown flag '--nosuch'", "see sim.py --help"),
     (["--alfa=1"], "unknown flag '--alfa'", "did you mean '--alpha'?"),
     (["comapre", "a", "b"], "unknown command 'comapre'", "did you mean 'compare'?"),
@@ -120,6 +121,7 @@ def test_an_unknown_key_in_a_settings_file(sim, home):
     for text, sentence in (
         ("dry-run = true", "unknown setting 'dry-run'"),
         ("rounds = true", "rounds is true; it must be a number or a text"),
+        ("chunks = [true]", "chunks has true; it must be a number or a text"),
         ("experiment = 'data-size'", "experiment is a setting of sim.py central"),
     ):
         (home / "x.toml").write_text(text)
@@ -128,6 +130,12 @@ def test_an_unknown_key_in_a_settings_file(sim, home):
     (home / "x.toml").write_text("clients = 10")
     code, _, err = sim("central", "--config", "x.toml")
     assert (code, err.startswith("error: clients is a setting of a run over clients")) == (2, True)
+    code, _, err = sim("central", "--clients", "10")
+    assert (code, "it is one of a run over clients: leave central out" in err) == (2, True)
+    for text in ("method = [true]", "method = ['none']", "method = {a = 1}"):
+        (home / "x.toml").write_text(text)
+        code, _, err = sim("central", "--config", "x.toml", "--experiment", "input-selection")
+        assert (code, err.startswith("error: method ")) == (2, True)
     assert [p.name for p in home.iterdir()] == ["x.toml"]
 
 
@@ -433,6 +441,15 @@ def test_one_run_is_not_resumed_as_several_nor_several_as_one(sim, home):
         sentence = f"{name} is the folder of {words[0]}, and its config.toml asks for {words[1]}"
         assert sentence in err
         assert sorted(home.rglob("*")) == files
+
+
+def test_what_somebody_keeps_within_a_run_is_no_obstacle_to_a_resume(sim, home):
+    words = (*TINY, "--rounds", "1", "--method", "fedavg")
+    assert sim(*words, "--out", "one")[0] == 0
+    assert sim(*words, "--seeds", "2", "--out", "one/others")[0] == 0
+    code, _, err = sim("--resume", "one")
+    assert code == 4
+    assert "is finished" in err
 
 
 def test_more_clients_than_images_are_refused_before_anything_of_their_number_is_made(sim, home):

@@ -1,7 +1,9 @@
 """Writing files; what a full disk does is in the tests of those who write."""
 
+import errno
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +38,52 @@ def test_a_pipe_stays_a_pipe_and_is_written_through(tmp_path):
     reader.join()
     assert read == [b"text"]
     assert pipe.is_fifo()
+
+
+def test_a_file_keeps_its_mode_and_a_new_one_has_the_usual(tmp_path):
+    usual = tmp_path / "usual"
+    usual.touch()
+    for name, mode in (("old", 0o600), ("new", None)):
+        path = tmp_path / name
+        if mode is not None:
+            path.touch(mode)
+        write_chosen(path, b"x")
+        assert path.stat().st_mode & 0o777 == (mode or usual.stat().st_mode & 0o777)
+
+
+def test_a_file_where_nothing_may_be_replaced_is_written_itself(tmp_path, monkeypatch):
+    def refuse(path, target):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    path = tmp_path / "file"
+    path.write_bytes(b"a longer text")
+    write_chosen(path, b"text")
+    assert path.read_bytes() == b"text"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_longest_name_is_no_obstacle_and_no_neighbour_is_touched(tmp_path):
+    (tmp_path / "a.tmp").write_bytes(b"mine")
+    write_chosen(tmp_path / "a", b"x")
+    write_chosen(tmp_path / ("n" * 255), b"x")
+    assert (tmp_path / "a.tmp").read_bytes() == b"mine"
+
+
+def test_several_may_write_one_file_and_a_reader_sees_all_of_one(tmp_path):
+    path = tmp_path / "file"
+    texts = [bytes([65 + i]) * 50_000 for i in range(3)]
+    write_chosen(path, texts[0])
+    writers = [
+        threading.Thread(target=lambda text=text: [write_chosen(path, text) for _ in range(20)])
+        for text in texts
+    ]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        assert path.read_bytes() in texts
+    assert path.read_bytes() in texts
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_folder_is_no_file(tmp_path):
