@@ -62,6 +62,9 @@ def write_chosen(path: Path, content: bytes) -> None:
     A file is replaced as a whole, with the mode that it has. A link, a device and a pipe stay what
     they are, and are written through; so is a file in a folder where nothing may be replaced.
 
+    Args:
+        path: the file, link, device or pipe.
+        content: all that it will hold.
     Raises:
         OutputError: the disk is full or the place cannot be written.
     """
@@ -71,7 +74,7 @@ def write_chosen(path: Path, content: bytes) -> None:
         if there and not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         if not path.is_symlink() and (path.is_file() or not there):
-            # Of its own, since several processes may write here; and short, as no name of a run.
+            # Several processes may write here, and the file's own name may leave no room for more.
             temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
             with contextlib.suppress(PermissionError):
                 _replace(path, temporary, [content], mode_of=path if there else None)

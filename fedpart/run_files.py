@@ -194,6 +194,9 @@ def is_central(path: Path) -> bool:
 def check_shape(path: Path, several: bool) -> None:
     """Whether a folder that is taken up is of several runs, or of one, as its settings are.
 
+    Args:
+        path: the folder.
+        several: what its settings ask for.
     Raises:
         OutputError: it is not.
     """
