@@ -21,6 +21,7 @@ from fedpart.curves import (
     write_rows,
 )
 from fedpart.errors import OutputError
+from fedpart.files import write_chosen
 from fedpart.plots_curves import draw_groups
 from fedpart.run_files import (
     damaged,
@@ -311,4 +312,4 @@ def _write_csv(groups: Sequence[Group], path: Path) -> None:
             [g.label, len(g.curves), r, *(f"{v[i]:.6f}" if v else "" for v in numbers)]
             for i, r in enumerate(g.rounds)
         ]
-    write_rows(path, head, rows)
+    write_rows(path, head, rows, write_chosen)

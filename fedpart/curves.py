@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from fedpart.errors import OutputError
-from fedpart.files import write_chosen
+from fedpart.files import Write, write_atomic
 from fedpart.run_files import damaged
 from fedpart.seeds import mean_and_error
 from fedpart.stored import read_records
@@ -263,9 +263,19 @@ def write_csv(curve: Curve, path: Path) -> None:
     write_rows(path, [*_COLUMNS, *sent, *names], rows)
 
 
-def write_rows(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table as comma-separated values; see ``write_chosen``.
+def write_rows(
+    path: Path,
+    head: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    write: Write = write_atomic,
+) -> None:
+    """Write a table as comma-separated values.
 
+    Args:
+        path: the file.
+        head: names of the columns.
+        rows: their values.
+        write: ``write_chosen`` for a place that somebody has typed.
     Raises:
         OutputError: the file cannot be written.
     """
@@ -273,7 +283,7 @@ def write_rows(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]
     writer = csv.writer(content, lineterminator="\n")
     writer.writerow(head)
     writer.writerows(rows)
-    write_chosen(path, content.getvalue().encode())
+    write(path, content.getvalue().encode())
 
 
 def is_column(name: str) -> bool:

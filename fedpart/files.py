@@ -5,11 +5,14 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from fedpart.errors import OutputError
+
+# Takes a place and all that it will hold.
+Write = Callable[[Path, bytes], None]
 
 
 @contextlib.contextmanager
@@ -44,6 +47,9 @@ def sync(path: Path) -> None:
 
 def write_atomic(path: Path, *parts: bytes | memoryview, secret: bool = False) -> None:
     """Write under a temporary name, sync, rename: readers see the old file or the new one.
+
+    For a folder that one process writes: what ``kill -9`` leaves under the temporary name is
+    written over when the file is written again.
 
     Args:
         path: the file.

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedpart.curves import DIRECTIONS, WINDOW, Group, read_curve, write_csv
 from fedpart.errors import ConfigError, OutputError
-from fedpart.files import write_chosen
+from fedpart.files import Write, write_atomic, write_chosen
 from fedpart.run_files import read_lines
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; styles tell further runs.
@@ -65,7 +65,7 @@ def draw_groups(groups: Sequence[Group], out: Path, target: float | None = None)
     # Long names need the room of several columns.
     columns = max(1, min(len(names), 140 // max(len(name) + 6 for name in names)))
     figure.legend(handles, names, loc="outside upper center", frameon=False, ncols=columns)
-    save_figure(figure, out)
+    save_figure(figure, out, write_chosen)
 
 
 def draw_run(folder: Path) -> None:
@@ -238,9 +238,13 @@ def new_figure(columns: int, rows: int) -> tuple[Any, Any]:
     return figure, axes
 
 
-def save_figure(figure: Any, out: Path) -> None:
-    """Write a picture; see ``write_chosen``.
+def save_figure(figure: Any, out: Path, write: Write = write_atomic) -> None:
+    """Write a picture.
 
+    Args:
+        figure: see ``new_figure``.
+        out: the file; its ending names the format.
+        write: ``write_chosen`` for a place that somebody has typed.
     Raises:
         OutputError: it cannot be written, or its ending names no format.
     """
@@ -249,4 +253,4 @@ def save_figure(figure: Any, out: Path) -> None:
         figure.savefig(content, format=out.suffix[1:])
     except ValueError as error:
         raise OutputError(f"cannot write {out}: {error}") from None
-    write_chosen(out, content.getvalue())
+    write(out, content.getvalue())

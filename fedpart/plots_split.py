@@ -12,6 +12,7 @@ from fedpart.data import FederatedData
 from fedpart.data.rotate import NUM_BINS
 from fedpart.data.split import skew_groups
 from fedpart.errors import ConfigError
+from fedpart.files import write_chosen
 from fedpart.plots_curves import save_figure
 
 # A client is called one-sided when more than this share of its images is of one group.
@@ -177,7 +178,7 @@ def draw_split(data: FederatedData, config: Config, path: str | Path) -> None:
     )
     title = "angle" if config.skew == "rotation" else "label"
     figure.legend(title=title, loc="outside right center", fontsize="small", reverse=True)
-    save_figure(figure, Path(path))
+    save_figure(figure, Path(path), write_chosen)
 
 
 def _recipe(config: Config) -> str:

@@ -1,6 +1,7 @@
 import gzip
 import os
 import struct
+import sys
 
 import numpy as np
 import pytest
@@ -31,7 +32,10 @@ def home(digits, tmp_path, monkeypatch):
     """Work in an empty folder, with the tiny data set at hand and a cache of its own.
 
     On a processor that computes in bfloat16, as far as warnings go: they are the same anywhere.
+    A module that a test writes again is read again: Python's compiled copy knows only the size and
+    the second of what it was made from.
     """
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setenv("FEDPART_DATA", str(digits))
     monkeypatch.setenv("FEDPART_CACHE", str(tmp_path / "cache"))
     work = tmp_path / "work"

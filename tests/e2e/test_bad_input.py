@@ -234,7 +234,6 @@ def models(home, tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "bad_models.py").write_text(MODELS)
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield
     sys.modules.pop("bad_models", None)
 
