@@ -250,7 +250,7 @@ def parse_deploy(argv: Sequence[str]) -> tuple[int, Request]:
     parser = Parser(
         prog="sim.py deploy",
         description="Rehearse a deployment on this machine: SuperLink and N SuperNodes with TLS "
-        "and node keys. Takes every flag of sim.py, --resume and --dry-run too; clients and "
+        "and node keys. Takes the flags of sim.py but --seeds and --clients-at-once; clients and "
         "clients-per-round are N, and a checkpoint is kept after every round, where nothing else "
         "is said. The README says how to go on with real devices.",
         allow_abbrev=False,
