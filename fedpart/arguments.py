@@ -168,16 +168,6 @@ def resumed_config(request: Request, config: Config) -> Config:
     return resumed
 
 
-def check_picture(out: Path) -> None:
-    """Whether a picture can be written under this name.
-
-    Raises:
-        ConfigError: it ends in neither .png nor .svg.
-    """
-    if out.suffix not in (".png", ".svg"):
-        raise ConfigError(f"--out is {out}; its name must end in .png or .svg")
-
-
 def parse_compare(argv: Sequence[str]) -> tuple[list[Path], Path, float | None]:
     """Run folders to compare, where the picture goes, and the accuracy to reach, a fraction.
 
@@ -203,7 +193,6 @@ def parse_compare(argv: Sequence[str]) -> tuple[list[Path], Path, float | None]:
         help="also print rounds and megabytes to this validation accuracy, such as 0.8",
     )
     known = _parse(parser, argv, ("--out", "--target", "--help"))
-    check_picture(known.out)
     return known.runs, known.out, None if known.target is None else _fraction(known.target)
 
 

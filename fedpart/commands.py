@@ -5,7 +5,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from fedpart.arguments import check_picture, parse_compare, parse_drill, parse_split, parse_table
+from fedpart.arguments import parse_compare, parse_drill, parse_split, parse_table
+from fedpart.chosen import PICTURES, check_chosen
 from fedpart.errors import ConfigError
 from fedpart.idle import idle_in_split
 from fedpart.interrupts import INTERRUPTS
@@ -49,6 +50,8 @@ def drill(argv: Sequence[str]) -> int:
 def table(argv: Sequence[str]) -> None:
     """``sim.py table``: results beside the paper's."""
     folders, latex, out = parse_table(argv)
+    if out is not None:
+        check_chosen(out)
     from fedpart.results import collect
     from fedpart.results_text import write_table
 
@@ -69,7 +72,7 @@ def split(argv: Sequence[str]) -> None:
     if idle := idle_in_split(config, request.typed):
         sys.stderr.write(f"warning: {idle}\n")
     out = Path(config.out or f"{config.dataset}-split.png")
-    check_picture(out)
+    check_chosen(out, PICTURES)
     with INTERRUPTS.working():
         data = load_federated(config)
     draw_split(data, config, out)

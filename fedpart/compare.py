@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpart.arguments import check_picture
+from fedpart.chosen import PICTURES, check_chosen, write_chosen
 from fedpart.config import Config
 from fedpart.curves import (
     CHUNK_COLUMN,
@@ -21,7 +21,6 @@ from fedpart.curves import (
     write_rows,
 )
 from fedpart.errors import OutputError
-from fedpart.files import write_chosen
 from fedpart.plots_curves import draw_groups
 from fedpart.run_files import (
     damaged,
@@ -76,7 +75,8 @@ def compare(folders: Sequence[Path], out: Path, target: float | None = None) -> 
         ConfigError: a picture of another kind, or no matplotlib.
         OutputError: runs that cannot be compared, or a picture that cannot be written.
     """
-    check_picture(out)
+    check_chosen(out, PICTURES)
+    check_chosen(out.with_suffix(".csv"))
     curves, notes = _read(folders)
     configs = {run: read_config(run) for run in curves}
     for run, curve in curves.items():
@@ -90,8 +90,8 @@ def compare(folders: Sequence[Path], out: Path, target: float | None = None) -> 
     for name, experiment in zip(labels(places), experiments, strict=True):
         seeds = [curves[run] for run in experiment]
         groups.append(_group(name, seeds, experiment, configs[experiment[0]].rounds, notes))
-    draw_groups(groups, out, target)
     _write_csv(groups, out.with_suffix(".csv"))
+    draw_groups(groups, out, target)
     return Comparison(groups, target, notes)
 
 
@@ -198,26 +198,42 @@ def _images(folder: Path) -> set[int]:
 
 
 def _by_settings(configs: dict[Path, Config]) -> list[list[Path]]:
-    """Runs that differ in their seed only; a seed that comes again begins another experiment."""
-    found: list[tuple[str, dict[int, Path]]] = []
+    """Runs that differ in their seed only; those of one place stay together."""
+    found: dict[str, dict[Path, list[dict[int, Path]]]] = {}
     for run, config in configs.items():
         settings = config.model_copy(update={"seed": 0}).config_hash
-        for key, seeds in found:
-            if key == settings and config.seed not in seeds:
-                seeds[config.seed] = run
+        runs = found.setdefault(settings, {}).setdefault(_without_seed(run), [])
+        runs.append({config.seed: run})
+    experiments = (
+        seeds
+        for places in found.values()
+        for seeds in _merged(seeds for runs in places.values() for seeds in _merged(runs))
+    )
+    return [[seeds[seed] for seed in sorted(seeds)] for seeds in experiments]
+
+
+def _merged(experiments: Iterable[dict[int, Path]]) -> list[dict[int, Path]]:
+    """Each joins the first before it that has none of its seeds."""
+    found: list[dict[int, Path]] = []
+    for seeds in experiments:
+        for other in found:
+            if not other.keys() & seeds.keys():
+                other |= seeds
                 break
         else:
-            found.append((settings, {config.seed: run}))
-    return [[seeds[seed] for seed in sorted(seeds)] for _, seeds in found]
+            found.append({**seeds})
+    return found
 
 
 def _place(runs: Sequence[Path]) -> Path:
     """The path that stands for the seeds of an experiment."""
-    if len(runs) == 1:
-        return runs[0]
-    first = runs[0].resolve()
-    stem = re.sub(r"[-_]?seed[-_]?\d+(-\d+)?$", "", first.name)
-    return first.with_name(stem) if stem else first.parent
+    return runs[0] if len(runs) == 1 else _without_seed(runs[0])
+
+
+def _without_seed(run: Path) -> Path:
+    path = run.resolve()
+    stem = re.sub(r"[-_]?seed[-_]?\d+(-\d+)?$", "", path.name)
+    return path.with_name(stem) if stem else path.parent
 
 
 def _group(

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -59,43 +58,27 @@ def write_atomic(path: Path, *parts: bytes | memoryview, secret: bool = False) -
         OutputError: the disk is full or the place cannot be written.
     """
     with writing(path):
-        _replace(path, path.with_name(path.name + ".tmp"), parts, secret)
+        replace_file(path, path.with_name(path.name + ".tmp"), parts, secret)
 
 
-def write_chosen(path: Path, content: bytes) -> None:
-    """Write to a place that somebody has typed; its folders are made.
-
-    A file is replaced as a whole, with the mode that it has. A link, a device and a pipe stay what
-    they are, and are written through; so is a file in a folder where nothing may be replaced.
-
-    Args:
-        path: the file, link, device or pipe.
-        content: all that it will hold.
-    Raises:
-        OutputError: the disk is full or the place cannot be written.
-    """
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        there = path.exists()
-        if there and not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        if not path.is_symlink() and (path.is_file() or not there):
-            # Several processes may write here, and the file's own name may leave no room for more.
-            temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
-            with contextlib.suppress(PermissionError):
-                _replace(path, temporary, [content], mode_of=path if there else None)
-                return
-        with path.open("wb") as file:
-            file.write(content)
-
-
-def _replace(
+def replace_file(
     path: Path,
     temporary: Path,
     parts: Iterable[bytes | memoryview],
     secret: bool = False,
     mode_of: Path | None = None,
 ) -> None:
+    """``write_atomic`` with a temporary name of the caller's choice, in the same folder.
+
+    Args:
+        path: the file.
+        temporary: gone again, unless the process is killed.
+        parts: what it will hold, one after the other.
+        secret: nobody but its owner may read it, at no moment.
+        mode_of: file whose permissions it gets.
+    Raises:
+        OSError: what the system says.
+    """
     try:
         with _new_secret(temporary) if secret else temporary.open("wb") as file:
             for part in parts:

@@ -5,9 +5,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from fedpart.chosen import write_chosen
 from fedpart.curves import DIRECTIONS, WINDOW, Group, read_curve, write_csv
 from fedpart.errors import ConfigError, OutputError
-from fedpart.files import Write, write_atomic, write_chosen
+from fedpart.files import Write, write_atomic
 from fedpart.run_files import read_lines
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; styles tell further runs.

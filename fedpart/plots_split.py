@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from fedpart.chosen import write_chosen
 from fedpart.config import Config
 from fedpart.data import FederatedData
 from fedpart.data.rotate import NUM_BINS
 from fedpart.data.split import skew_groups
 from fedpart.errors import ConfigError
-from fedpart.files import write_chosen
 from fedpart.plots_curves import save_figure
 
 # A client is called one-sided when more than this share of its images is of one group.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpart import paper
-from fedpart.files import write_chosen
+from fedpart.chosen import write_chosen
 from fedpart.results import Cell, Key, Results, thousands
 from fedpart.seeds import mean_and_error
 

@@ -509,6 +509,19 @@ def test_a_settings_file_that_says_something_odd(sim, home, text, words):
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("command", ["compare", "table"])
+def test_a_chosen_file_has_a_name_and_is_none_of_a_run(sim, home, command):
+    assert sim(*TINY, "--out", "run")[0] == 0
+    for name in {"compare": ("curves.png",), "table": ("summary.json", "curves.csv")}[command]:
+        before = (home / "run" / name).read_bytes()
+        code, _, err = sim(command, "run", "--out", f"run/{name}")
+        assert (code, err.count("\n")) == (4, 1)
+        assert "is a file of the run in" in err
+        assert (home / "run" / name).read_bytes() == before
+    code, _, err = sim(command, "run", "--out", "")
+    assert (code, err) == (2, "error: --out is '.'; it must be the name of a file\n")
+
+
 @pytest.mark.parametrize("out", ["folder", "split.xyz"])
 def test_a_split_picture_needs_a_pictures_name(sim, home, out):
     code, _, err = sim("split", *TINY, "--out", out)

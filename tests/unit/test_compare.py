@@ -67,6 +67,15 @@ def test_a_seed_that_comes_again_is_an_experiment_of_its_own(tmp_path):
     assert [g.label for g in found.groups] == ["old (2 seeds)", "new (2 seeds)"]
 
 
+@pytest.mark.parametrize("alone", [0, 1])
+def test_seeds_of_one_folder_stay_together(tmp_path, alone):
+    make_run(tmp_path / "base", seed=alone)
+    for seed in (0, 1):
+        make_run(tmp_path / "many" / f"seed-{seed}", seed=seed)
+    found = compare([tmp_path / "base", tmp_path / "many"], tmp_path / "x.png")
+    assert [g.label for g in found.groups] == ["base", "many (2 seeds)"]
+
+
 def test_other_settings_are_other_experiments_even_in_one_folder(tmp_path):
     for seed, samples in ((0, 5), (1, 5), (2, 6), (3, 6)):
         make_run(tmp_path / "many" / f"seed-{seed}", seed=seed, samples=samples)
@@ -195,6 +204,18 @@ def test_a_picture_that_cannot_be_written(tmp_path):
     (tmp_path / "y.csv").mkdir()
     with pytest.raises(OutputError, match=r"cannot write .*y\.csv"):
         compare([run], tmp_path / "y.png")
+    assert not (tmp_path / "y.png").exists()
+
+
+@pytest.mark.parametrize("name", ["curves.png", "curves.svg", "other/../curves.png"])
+def test_a_run_s_own_files_are_not_written_over(tmp_path, name):
+    """Nor is the table beside the picture, whose name nobody has typed."""
+    run = make_run(tmp_path / "run")
+    (run / "other").mkdir()
+    before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    with pytest.raises(OutputError, match="is a file of the run in"):
+        compare([run], run / name)
+    assert {path: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
 
 
 def test_committed_results_suffice(tmp_path):

@@ -66,14 +66,29 @@ def test_equal_to_one_by_one_in_float64(changes):
             assert delta.abs().max() > 1e-6
             trained += 1
     assert trained == sum(built.layout.num_partitions - task.chunk for task in tasks)
+    check_psi_gradients(built, tasks, shares)
+
+
+def check_psi_gradients(built, tasks, shares):
+    theta, hyper = tasks[0].theta, tasks[0].hyper
     gradients = side_by_side.psi_gradients(built, tasks, theta, hyper, shares)
     assert gradients.keys() == {i for i, t in enumerate(tasks) if built.scoring(t.chunk)}
     for i, (gradient, likelihood, examples) in gradients.items():
         own = positions(shares, i)
         alone = client.hyper_gradient(built, tasks[i], shares.images[own], shares.labels[own])
-        torch.testing.assert_close(gradient, alone[0], **same)
+        torch.testing.assert_close(gradient, alone[0], rtol=0, atol=1e-10)
         assert abs(float(likelihood) - alone[1]) < 1e-10
         assert examples == alone[2]
+
+
+@pytest.mark.parametrize("kind", ["safe", "unsafe"])
+def test_augerino_rewards_as_one_by_one_past_a_width_of_ten(kind):
+    """There the safe one's reward is constant and the other's is not."""
+    built, tasks, shares = precise(method="augerino", augerino=kind)
+    wide = torch.full_like(tasks[0].hyper, 12)
+    rewarded = client.reward_gradient(built, wide, safe=kind == "safe").abs().max() > 0
+    assert rewarded == (kind == "unsafe")
+    check_psi_gradients(built, [replace(task, hyper=wide) for task in tasks], shares)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -1,4 +1,4 @@
-"""Writing files; what a full disk does is in the tests of those who write."""
+"""Files at chosen places; what a full disk does is in the tests of those who write."""
 
 import errno
 import os
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedpart.errors import OutputError
-from fedpart.files import write_chosen
+from fedpart.chosen import PICTURES, check_chosen, write_chosen
+from fedpart.errors import ConfigError, OutputError
 
 
 def test_a_chosen_file_and_its_folders_are_made(tmp_path):
@@ -89,3 +89,63 @@ def test_several_may_write_one_file_and_a_reader_sees_all_of_one(tmp_path):
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(OutputError, match=r"cannot write .*: Is a directory"):
         write_chosen(tmp_path, b"x")
+
+
+def test_a_file_at_the_end_of_a_link_is_replaced_as_a_whole(tmp_path, monkeypatch):
+    """A full disk leaves what was there."""
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "file").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("file")
+    monkeypatch.setattr("fedpart.files.os.fsync", full)
+    with pytest.raises(OutputError, match=r"cannot write .*link: No space left"):
+        write_chosen(tmp_path / "link", b"new")
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert {p.name for p in tmp_path.iterdir()} == {"file", "link"}
+
+
+def test_a_link_that_leads_nowhere_or_back_is_no_folder_and_no_file(tmp_path):
+    (tmp_path / "new").symlink_to("folder/file")
+    write_chosen(tmp_path / "new", b"text")
+    assert (tmp_path / "folder" / "file").read_bytes() == b"text"
+    (tmp_path / "back").symlink_to("back")
+    with pytest.raises(OutputError, match=r"cannot write .*back: Too many levels"):
+        write_chosen(tmp_path / "back", b"text")
+
+
+def test_what_lies_beneath_a_file_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    for name in ("file/x", "file/x/y"):
+        with pytest.raises(OutputError, match="Not a directory"):
+            write_chosen(tmp_path / name, b"x")
+
+
+def test_the_reason_is_the_system_s(tmp_path, monkeypatch):
+    """A disk that is read only is not a lack of rights."""
+    (tmp_path / "file").touch()
+
+    def refuse(path, mode="r", *rest):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(OutputError, match="Read-only file system"):
+        write_chosen(tmp_path / "file", b"x")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "/"])
+def test_what_has_no_name_is_no_file(name):
+    with pytest.raises(ConfigError, match="must be the name of a file"):
+        check_chosen(Path(name))
+
+
+@pytest.mark.parametrize("mark", ["config.toml", "summary.json", "sweep.json"])
+def test_files_of_a_run_are_not_for_the_taking(tmp_path, mark):
+    check_chosen(tmp_path / "curves.png", PICTURES)
+    (tmp_path / mark).touch()
+    (tmp_path / "link.png").symlink_to("curves.png")
+    for name in ("curves.png", "link.png", "curves.csv", mark):
+        with pytest.raises(OutputError, match=r"is a file of the run in .*: name another"):
+            check_chosen(tmp_path / name)
+    check_chosen(tmp_path / "mine.png", PICTURES)
