@@ -18,7 +18,7 @@ from fedpart.curves import (
     cut,
     reached,
     read_curve,
-    write_rows,
+    to_csv,
 )
 from fedpart.errors import OutputError
 from fedpart.plots_curves import draw_groups
@@ -90,8 +90,9 @@ def compare(folders: Sequence[Path], out: Path, target: float | None = None) -> 
     for name, experiment in zip(labels(places), experiments, strict=True):
         seeds = [curves[run] for run in experiment]
         groups.append(_group(name, seeds, experiment, configs[experiment[0]].rounds, notes))
-    _write_csv(groups, out.with_suffix(".csv"))
-    draw_groups(groups, out, target)
+    picture = draw_groups(groups, out.suffix, target)
+    write_chosen(out, picture)
+    write_chosen(out.with_suffix(".csv"), _csv(groups))
     return Comparison(groups, target, notes)
 
 
@@ -204,11 +205,13 @@ def _by_settings(configs: dict[Path, Config]) -> list[list[Path]]:
         settings = config.model_copy(update={"seed": 0}).config_hash
         runs = found.setdefault(settings, {}).setdefault(_without_seed(run), [])
         runs.append({config.seed: run})
-    experiments = (
+    experiments = [
         seeds
         for places in found.values()
         for seeds in _merged(seeds for runs in places.values() for seeds in _merged(runs))
-    )
+    ]
+    order = {run: i for i, run in enumerate(configs)}
+    experiments.sort(key=lambda seeds: min(order[run] for run in seeds.values()))
     return [[seeds[seed] for seed in sorted(seeds)] for seeds in experiments]
 
 
@@ -305,7 +308,7 @@ def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def _write_csv(groups: Sequence[Group], path: Path) -> None:
+def _csv(groups: Sequence[Group]) -> bytes:
     names = list(dict.fromkeys(name for g in groups for name in g.curves[0].hyper[-1]))
     count = max(len(group.chunks()) for group in groups)
     head = [
@@ -328,4 +331,4 @@ def _write_csv(groups: Sequence[Group], path: Path) -> None:
             [g.label, len(g.curves), r, *(f"{v[i]:.6f}" if v else "" for v in numbers)]
             for i, r in enumerate(g.rounds)
         ]
-    write_rows(path, head, rows, write_chosen)
+    return to_csv(head, rows)

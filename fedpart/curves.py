@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from fedpart.errors import OutputError
-from fedpart.files import Write, write_atomic
+from fedpart.files import write_atomic
 from fedpart.run_files import damaged
 from fedpart.seeds import mean_and_error
 from fedpart.stored import read_records
@@ -260,30 +260,21 @@ def write_csv(curve: Curve, path: Path) -> None:
         ]
         for i in range(len(curve.rounds))
     ]
-    write_rows(path, [*_COLUMNS, *sent, *names], rows)
+    write_atomic(path, to_csv([*_COLUMNS, *sent, *names], rows))
 
 
-def write_rows(
-    path: Path,
-    head: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    write: Write = write_atomic,
-) -> None:
-    """Write a table as comma-separated values.
+def to_csv(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
+    """A table as comma-separated values, UTF-8.
 
     Args:
-        path: the file.
         head: names of the columns.
         rows: their values.
-        write: ``write_chosen`` for a place that somebody has typed.
-    Raises:
-        OutputError: the file cannot be written.
     """
     content = StringIO(newline="")
     writer = csv.writer(content, lineterminator="\n")
     writer.writerow(head)
     writer.writerows(rows)
-    write(path, content.getvalue().encode())
+    return content.getvalue().encode()
 
 
 def is_column(name: str) -> bool:

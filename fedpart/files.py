@@ -4,14 +4,11 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from fedpart.errors import OutputError
-
-# Takes a place and all that it will hold.
-Write = Callable[[Path, bytes], None]
 
 
 @contextlib.contextmanager

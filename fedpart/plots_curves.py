@@ -5,10 +5,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from fedpart.chosen import write_chosen
 from fedpart.curves import DIRECTIONS, WINDOW, Group, read_curve, write_csv
 from fedpart.errors import ConfigError, OutputError
-from fedpart.files import Write, write_atomic
+from fedpart.files import write_atomic
 from fedpart.run_files import read_lines
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; styles tell further runs.
@@ -28,7 +27,7 @@ _GIGABYTES_FROM = 10_000
 _COLUMNS = 3
 
 
-def draw_groups(groups: Sequence[Group], out: Path, target: float | None = None) -> None:
+def draw_groups(groups: Sequence[Group], ending: str, target: float | None = None) -> bytes:
     """Draw several experiments.
 
     Above, accuracy against cumulative upload, download and both; below, where anything is learned,
@@ -36,11 +35,12 @@ def draw_groups(groups: Sequence[Group], out: Path, target: float | None = None)
 
     Args:
         groups: on the same data.
-        out: picture to write.
+        ending: of the picture's name; see ``render``.
         target: accuracy to mark, a fraction.
+    Returns:
+        what the picture's file holds.
     Raises:
         ConfigError: no matplotlib.
-        OutputError: the picture cannot be written.
     """
     kinds = hyper_kinds(groups)
     chunked = any(len(group.chunks()) > 1 for group in groups)
@@ -66,7 +66,7 @@ def draw_groups(groups: Sequence[Group], out: Path, target: float | None = None)
     # Long names need the room of several columns.
     columns = max(1, min(len(names), 140 // max(len(name) + 6 for name in names)))
     figure.legend(handles, names, loc="outside upper center", frameon=False, ncols=columns)
-    save_figure(figure, out, write_chosen)
+    return render(figure, ending)
 
 
 def draw_run(folder: Path) -> None:
@@ -239,19 +239,27 @@ def new_figure(columns: int, rows: int) -> tuple[Any, Any]:
     return figure, axes
 
 
-def save_figure(figure: Any, out: Path, write: Write = write_atomic) -> None:
-    """Write a picture.
+def render(figure: Any, ending: str) -> bytes:
+    """A picture as a file holds it.
 
     Args:
         figure: see ``new_figure``.
-        out: the file; its ending names the format.
-        write: ``write_chosen`` for a place that somebody has typed.
+        ending: of the file's name, ``.png`` or ``.svg``.
     Raises:
-        OutputError: it cannot be written, or its ending names no format.
+        OutputError: it names no format.
     """
     content = BytesIO()
     try:
-        figure.savefig(content, format=out.suffix[1:])
+        figure.savefig(content, format=ending.removeprefix("."))
     except ValueError as error:
-        raise OutputError(f"cannot write {out}: {error}") from None
-    write(out, content.getvalue())
+        raise OutputError(f"cannot write a picture that ends in {ending!r}: {error}") from None
+    return content.getvalue()
+
+
+def save_figure(figure: Any, out: Path) -> None:
+    """Write a picture into a folder of this process.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    write_atomic(out, render(figure, out.suffix))

@@ -13,7 +13,7 @@ from fedpart.data import FederatedData
 from fedpart.data.rotate import NUM_BINS
 from fedpart.data.split import skew_groups
 from fedpart.errors import ConfigError
-from fedpart.plots_curves import save_figure
+from fedpart.plots_curves import render
 
 # A client is called one-sided when more than this share of its images is of one group.
 ONE_SIDED = 0.9
@@ -178,7 +178,8 @@ def draw_split(data: FederatedData, config: Config, path: str | Path) -> None:
     )
     title = "angle" if config.skew == "rotation" else "label"
     figure.legend(title=title, loc="outside right center", fontsize="small", reverse=True)
-    save_figure(figure, Path(path), write_chosen)
+    path = Path(path)
+    write_chosen(path, render(figure, path.suffix))
 
 
 def _recipe(config: Config) -> str:

@@ -18,6 +18,9 @@ from fedpart.spelling import kebab
 
 # Keys, logs and Flower's own files of a rehearsal; there before the run is.
 DEPLOYMENT = "deployment"
+# Files that tell a run's folder, also where only its small files are kept. Not config.toml: the
+# parent of several seeds has one too, and so have other programs.
+RUN_MARKS = ("summary.json", "run.json", "evaluations.jsonl")
 _PROBE = ".writable"
 # What a process that was killed before config.toml was there may leave behind.
 _LEFTOVERS = frozenset({_PROBE, "config.toml.tmp", DEPLOYMENT})
@@ -247,9 +250,7 @@ def _runs(folder: Path, seen: set[Path]) -> Iterator[Path]:
     if place in seen:  # a link that leads back
         return
     seen.add(place)
-    # Not config.toml alone: the parent of several seeds has one too, and so have other programs.
-    marks = ("summary.json", "run.json", "evaluations.jsonl")
-    if any((folder / mark).is_file() for mark in marks):
+    if any((folder / mark).is_file() for mark in RUN_MARKS):
         yield folder
         return
     try:

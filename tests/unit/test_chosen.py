@@ -2,12 +2,14 @@
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from fedpart.chosen import PICTURES, check_chosen, write_chosen
+from fedpart.chosen import check_chosen, write_chosen
 from fedpart.errors import ConfigError, OutputError
 
 
@@ -51,9 +53,10 @@ def test_a_file_keeps_its_mode_and_a_new_one_has_the_usual(tmp_path):
         assert path.stat().st_mode & 0o777 == (mode or usual.stat().st_mode & 0o777)
 
 
-def test_a_file_where_nothing_may_be_replaced_is_written_itself(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EROFS, errno.EBUSY])
+def test_a_file_that_none_can_replace_is_written_itself(tmp_path, monkeypatch, number):
     def refuse(path, target):
-        raise PermissionError(errno.EPERM, "Operation not permitted")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Path, "replace", refuse)
     path = tmp_path / "file"
@@ -140,12 +143,63 @@ def test_what_has_no_name_is_no_file(name):
         check_chosen(Path(name))
 
 
-@pytest.mark.parametrize("mark", ["config.toml", "summary.json", "sweep.json"])
-def test_files_of_a_run_are_not_for_the_taking(tmp_path, mark):
-    check_chosen(tmp_path / "curves.png", PICTURES)
-    (tmp_path / mark).touch()
-    (tmp_path / "link.png").symlink_to("curves.png")
-    for name in ("curves.png", "link.png", "curves.csv", mark):
-        with pytest.raises(OutputError, match=r"is a file of the run in .*: name another"):
-            check_chosen(tmp_path / name)
-    check_chosen(tmp_path / "mine.png", PICTURES)
+OF_A_RUN = (
+    *("config.toml", "run.json", "summary.json", "rounds.jsonl", "evaluations.jsonl"),
+    *("checkpoint.pt", "model.pt", "curves.csv", "curves.png"),
+)
+
+
+@pytest.mark.parametrize(
+    ("marks", "own"),
+    [
+        (("summary.json", "run.json", "evaluations.jsonl"), OF_A_RUN),
+        (("sweep.json",), ("config.toml", "sweep.json", "sweep.png", "table.md")),
+        # Of several seeds, or of another program.
+        (("config.toml",), ("config.toml",)),
+    ],
+)
+def test_files_of_a_run_are_not_for_the_taking(tmp_path, marks, own):
+    for mark in marks:
+        (folder := tmp_path / mark).mkdir()
+        for name in OF_A_RUN:
+            check_chosen(folder / name)
+        (folder / mark).touch()
+        for name in own:
+            (tmp_path / "link").unlink(missing_ok=True)
+            (tmp_path / "link").symlink_to(folder / name)
+            for path in (folder / name, tmp_path / "link"):
+                with pytest.raises(OutputError, match=r"is a file of the run in .*: name another"):
+                    check_chosen(path)
+        for name in {*OF_A_RUN, "sweep.png", "table.md", "mine.png"} - {*own}:
+            check_chosen(folder / name)
+
+
+def test_a_folder_that_cannot_be_looked_into_is_told_by_writing(tmp_path):
+    path = tmp_path / ("d" * 300) / "table.md"
+    check_chosen(path)
+    with pytest.raises(OutputError, match="File name too long"):
+        write_chosen(path, b"x")
+
+
+def test_standard_output_is_written_to_where_it_is_a_pipe():
+    code = "from pathlib import Path; from fedpart.chosen import check_chosen, write_chosen; "
+    code += "check_chosen(p := Path('/dev/stdout')); write_chosen(p, b'text')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"text", b"")
+
+
+def test_what_may_not_be_written_is_not_replaced(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"old")
+    whole = Path.open
+
+    def refuse(path, mode="r", *rest, **more):
+        # As for a file that is read only, in a folder where anything may be made.
+        if path.name == "file" and mode != "r":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return whole(path, mode, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        with pytest.raises(OutputError, match="Permission denied"):
+            write_chosen(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"old"

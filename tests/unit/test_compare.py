@@ -3,6 +3,7 @@ import errno
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,17 @@ def test_a_seed_that_comes_again_is_an_experiment_of_its_own(tmp_path):
             make_run(tmp_path / name / f"seed-{seed}", seed=seed)
     found = compare([tmp_path / "old", tmp_path / "new"], tmp_path / "x.png")
     assert [g.label for g in found.groups] == ["old (2 seeds)", "new (2 seeds)"]
+
+
+def test_seeds_of_several_folders_join_and_experiments_keep_their_order(tmp_path):
+    for seed, name in enumerate(("one", "two", "three")):
+        make_run(tmp_path / name, seed=seed)
+    make_run(tmp_path / "again", seed=0)
+    other = fedavg(tmp_path / "other")
+    runs = [tmp_path / name for name in ("one", "two")]
+    found = compare([*runs, other, tmp_path / "again", tmp_path / "three"], tmp_path / "x.png")
+    assert [len(g.curves) for g in found.groups] == [3, 1, 1]
+    assert [g.label for g in found.groups][1:] == ["other", "again"]
 
 
 @pytest.mark.parametrize("alone", [0, 1])
@@ -205,6 +217,25 @@ def test_a_picture_that_cannot_be_written(tmp_path):
     with pytest.raises(OutputError, match=r"cannot write .*y\.csv"):
         compare([run], tmp_path / "y.png")
     assert not (tmp_path / "y.png").exists()
+    (tmp_path / "z.png").mkdir()
+    with pytest.raises(OutputError, match=r"cannot write .*z\.png"):
+        compare([run], tmp_path / "z.png")
+    assert not (tmp_path / "z.csv").exists()
+
+
+def test_without_matplotlib_nothing_is_written(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ConfigError, match="needs matplotlib"):
+        compare([run], tmp_path / "y.png")
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_the_picture_goes_through_a_link(tmp_path):
+    (tmp_path / "x.png").symlink_to("y.png")
+    compare([make_run(tmp_path / "run")], tmp_path / "x.png")
+    assert (tmp_path / "y.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "x.png").is_symlink()
 
 
 @pytest.mark.parametrize("name", ["curves.png", "curves.svg", "other/../curves.png"])
