@@ -234,6 +234,7 @@ def _place(runs: Sequence[Path]) -> Path:
 
 
 def _without_seed(run: Path) -> Path:
+    """``runs/x`` of ``runs/x/seed-0``, ``runs/x-seed-0`` and ``runs/x``."""
     path = run.resolve()
     stem = re.sub(r"[-_]?seed[-_]?\d+(-\d+)?$", "", path.name)
     return path.with_name(stem) if stem else path.parent

@@ -41,6 +41,7 @@ def draw_groups(groups: Sequence[Group], ending: str, target: float | None = Non
         what the picture's file holds.
     Raises:
         ConfigError: no matplotlib.
+        OutputError: the ending names no format.
     """
     kinds = hyper_kinds(groups)
     chunked = any(len(group.chunks()) > 1 for group in groups)
