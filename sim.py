@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NoReturn
 from fedpart.arguments import Request, parse_run, resumed_config
 from fedpart.commands import COMMANDS
 from fedpart.config import Config
-from fedpart.errors import ClosedError, FedpartError, OutputError
+from fedpart.errors import ClosedError, DivergedError, FedpartError, OutputError
 from fedpart.folder_lock import kept
 from fedpart.idle import first_warnings
 from fedpart.progress import Progress, make_progress
@@ -195,8 +195,8 @@ def _one_run(
                         claim()
                     folder.create(state, ["sim.py", *argv])
                 folder.runs_on(backend.name, backend.workers)
-            progress.data(data.source, folder.rounds)
-            progress.backend(backend.text)
+            progress.data(data.description, folder.rounds)
+            progress.backend(f"{backend.text}; memory format {program.memory_format}")
             for text in folder.warnings:
                 progress.warn(text)
             _train(backend, program, data, state, folder, workers)
@@ -288,7 +288,8 @@ def _ending(folder: "RunFolder", progress: Progress, top: Path) -> Iterator[None
             # A full disk, say: the first error is the one to show.
             with contextlib.suppress(OutputError):
                 done = folder.close(reason, code)
-                if done is not None:
+                # One that diverged would do so again.
+                if done is not None and not isinstance(error, DivergedError):
                     sys.stderr.write(f"stopped after round {done}; {_again(top)}\n")
                 elif code in (INTERRUPTED, TERMINATED):
                     sys.stderr.write(f"{INTERRUPTS.sentence}\n")
@@ -302,6 +303,7 @@ def _again(folder: Path) -> str:
 
 
 def _dry_run(request: Request, config: Config, nodes: bool = False) -> None:
+    from fedpart.data import order_warnings
     from fedpart.model_file import starting_state
     from fedpart.plan import make_plan
 
@@ -314,7 +316,7 @@ def _dry_run(request: Request, config: Config, nodes: bool = False) -> None:
         data, program = _prepare(config, None)
         starting_state(program)
     plan = make_plan(config, program, data)
-    for text in first_warnings(config, request.typed, nodes):
+    for text in [*first_warnings(config, request.typed, nodes), *order_warnings(data.images.shape)]:
         sys.stderr.write(f"warning: {text}\n")
     text = json.dumps(plan.as_dict()) if config.json_summary else table(plan.rows())
     sys.stdout.write(text + "\n")

@@ -250,6 +250,13 @@ def natural_widths(family: Augmentation | None, raw: Tensor) -> Tensor:
     return family.widths(raw) * NATURAL.to(raw)
 
 
+def natural_values(family: Symmetric | Asymmetric | Generators, raw: Tensor) -> Tensor:
+    """Every raw value in natural units, [H]: rotation in radians, where 1 is half a turn."""
+    if isinstance(family, Asymmetric):
+        return raw * torch.tensor([math.pi, 1, 1, 1, 1, 1, 1] * 2)
+    return natural_widths(family, raw)
+
+
 def augerino_reward(widths: Tensor, safe: bool) -> Tensor:
     """Augerino's reward for wide augmentation: the norm of the widths.
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedpart.errors import ConfigError
+from fedpart.models import noise_images, uniform
 from fedpart.plugins import call_own, users_code
 
 
@@ -84,7 +85,7 @@ def check_told(setting: str, told: object) -> dict[str, float]:
 
 
 def own_augmentation(name: str, start: float, shape: tuple[int, int, int]) -> OwnAugmentation:
-    """Make the user's family, and try it out on two blank images.
+    """Make the user's family, and try it out on two images of noise.
 
     Args:
         name: ``module:Class``, called with ``start``.
@@ -106,23 +107,22 @@ def own_augmentation(name: str, start: float, shape: tuple[int, int, int]) -> Ow
         )
     if not torch.isfinite(raw).all():
         raise ConfigError(f"augmentation {name!r}: initial gives values that are not finite")
-    leaf, blank = raw.detach().clone().requires_grad_(), torch.zeros(2, *shape)
+    leaf, images = raw.detach().clone().requires_grad_(), noise_images(shape[0], shape[1:])
     with users_code("augmentation", name):
         noise_size = int(own.noise_size)
-        changed = own.apply(blank.clone(), leaf.clone(), torch.zeros(2, noise_size))
+        noise = uniform(torch.Generator().manual_seed(0), (2, noise_size), -1, 1)
+        changed = own.apply(images.clone(), leaf.clone(), noise)
         told = own.readable(raw.detach().clone())
     known = check_told(name, told)
     if not isinstance(changed, Tensor):
         raise ConfigError(f"augmentation {name!r}: apply returns no tensor")
-    if changed.shape != blank.shape or changed.dtype != blank.dtype:
+    if changed.shape != images.shape or changed.dtype != images.dtype:
         raise ConfigError(
             f"augmentation {name!r} makes images of shape {tuple(changed.shape)} and type "
-            f"{changed.dtype} out of {tuple(blank.shape)} and {blank.dtype}; both must stay"
+            f"{changed.dtype} out of {tuple(images.shape)} and {images.dtype}; both must stay"
         )
     if not torch.isfinite(changed).all():
-        raise ConfigError(
-            f"augmentation {name!r}: apply, on blank images, gives values that are not finite"
-        )
+        raise ConfigError(f"augmentation {name!r}: apply gives values that are not finite")
     if count and not changed.requires_grad:
         raise ConfigError(
             f"augmentation {name!r}: apply gives images through which no gradient reaches its raw "

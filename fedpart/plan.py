@@ -181,7 +181,7 @@ def make_plan(config: Config, program: Program, data: FederatedData) -> Plan:
     if program.scoring(0) is not None:
         without = empty
     return Plan(
-        data_source=data.source,
+        data_source=data.description,
         images=len(data.labels),
         val_images=len(data.val_labels),
         test_images=0 if data.test_labels is None else len(data.test_labels),

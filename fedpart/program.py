@@ -20,10 +20,12 @@ from fedpart.config import Config
 from fedpart.data import FederatedData, to_float
 from fedpart.layout import Layout
 from fedpart.models import (
+    MODELS,
     BatchedHalf,
     Source,
     build_model,
     noise,
+    noise_images,
     own_hyperparameters,
     swap_dropout,
     try_out,
@@ -37,6 +39,8 @@ from fedpart.streams import global_seed, numpy_rng, torch_seed
 
 # Copies of images that go through the network at once, at most.
 MICRO_BATCH = 256
+# How much the order of sums may change, as a share of the norm.
+_AGREE = 1e-3
 
 
 class LikelihoodSettings(Protocol):
@@ -61,6 +65,8 @@ class Partitioned:
         default: w-hat, [P].
         hyper: what psi is made of.
         config: samples, kind of average, precision.
+        channels_last: whether images and kernels have channels last in memory; see
+            ``allows_channels_last``.
     """
 
     network: nn.Module
@@ -69,6 +75,12 @@ class Partitioned:
     default: Tensor
     hyper: Psi
     config: LikelihoodSettings
+    channels_last: bool = True
+
+    @property
+    def memory_format(self) -> str:
+        """PyTorch's name for how images and kernels lie in memory."""
+        return "channels_last" if self.channels_last else "contiguous_format"
 
     def micro_batches(self, images: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Cut a batch into equal parts that fit the processor's caches, augmented copies counted.
@@ -196,12 +208,12 @@ def build_program(
         own = own_hyperparameters(network)
         for one in own:
             one.readable(one.initial)
-    blank = torch.zeros(2, in_channels, *image_shape)
-    try_out(network, config.model, num_classes, blank)
+    images = noise_images(in_channels, image_shape)
+    try_out(network, config.model, num_classes, images)
     rng = numpy_rng(config.seed, "assignment")
     if config.scheme == "node":
         with global_seed(0):
-            nodes = read_nodes(network, blank)
+            nodes = read_nodes(network, torch.zeros_like(images))
         layout = nodes.layout(network, config.chunks, rng)
     else:
         layout = Layout.build(network, config.chunks, rng)
@@ -221,7 +233,76 @@ def build_program(
     with own_code(config, "naming psi"):
         hyper.check_names()
     default = layout.defaults(initial, config.defaults == "zero")
-    return Program(network, layout, initial, default, hyper, config)
+    program = Program(network, layout, initial, default, hyper, config)
+    if config.model in MODELS:
+        return program
+    allowed = allows_channels_last(program, hyper.initial(), images, config.model)
+    return replace(program, channels_last=allowed)
+
+
+@dataclass(frozen=True)
+class _OneCopy:
+    """Settings of a trial."""
+
+    precision: str
+    samples: int = 1
+    average: str = "logits"
+
+
+def allows_channels_last(program: Partitioned, psi: Tensor, inputs: Tensor, model: str) -> bool:
+    """Whether a custom network may have images and kernels with channels last in memory.
+
+    Convolutions are faster so. A network that depends on the order of its inputs in memory, as
+    ``x.view(n, -1)`` after a convolution does, raises or computes something else then. One trial
+    tells: forward and backward in training mode, on two inputs.
+
+    Args:
+        program: the network at its start.
+        psi: [H], at its start.
+        inputs: such as images of noise, [2, ...].
+        model: what the user calls the network.
+    Returns:
+        true where nothing raises and, in float32, predictions and gradients agree with those of
+        contiguous memory to 1e-3 of their norm.
+    Raises:
+        ConfigError: the network fails in the precision of the run, whatever the memory format.
+    """
+
+    def trial(precision: str, channels_last: bool) -> tuple[Tensor, Tensor]:
+        """Predicted log-probabilities and gradient in weights and psi."""
+        alone = Partitioned(
+            network=program.network,
+            layout=program.layout,
+            initial=program.initial,
+            default=program.default,
+            hyper=program.hyper,
+            config=_OneCopy(precision),
+            channels_last=channels_last,
+        )
+        rng = torch.Generator(inputs.device).manual_seed(0)
+        # Clones, since some models write to their weights.
+        hyper = psi.clone().requires_grad_()
+        leaves = alone.leaves(program.initial.clone())
+        sought = [hyper, *(leaf.requires_grad_() for leaf in leaves.values())]
+        labels = torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device)
+        with global_seed(0, inputs.device.type):
+            likelihood, predicted = log_likelihood(
+                alone, alone.layout.merge(leaves), hyper, inputs, labels, rng
+            )
+            gradients = torch.autograd.grad(likelihood.sum(), sought, materialize_grads=True)
+        return predicted.detach(), torch.cat([g.flatten().float() for g in gradients])
+
+    precision = program.config.precision
+    try:
+        trial(precision, channels_last=True)
+        pairs = zip(trial("fp32", True), trial("fp32", False), strict=True)
+        if all((a - b).norm() <= _AGREE * b.norm() for a, b in pairs):
+            return True
+    except Exception:  # whatever a network raises that is written for one order
+        pass
+    with users_code(f"precision {precision} and model", model):
+        trial(precision, channels_last=False)
+    return False
 
 
 def _parameters(program: Partitioned, flat: Tensor) -> dict[str, Tensor]:
@@ -285,10 +366,12 @@ def log_likelihood(
     # Only the network: the warp and everything after the logits stay float32.
     if program.config.precision == "bf16":
         half = torch.autocast(images.device.type, torch.bfloat16) if alone else BatchedHalf()
-    if alone:
+    if alone and program.channels_last:
         # Convolutions of several clients are grouped, and choose their layout themselves.
         copies = _channels_last(copies)
         parameters = {name: _channels_last(p) for name, p in parameters.items()}
+    elif alone:
+        copies = copies.contiguous()
     with noise(program.network, rng), half:
         logits = functional_call(program.network, {**parameters, **held}, copies)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -7,10 +7,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedpart.augment import Augmentation
+from fedpart.augment import Asymmetric, Augmentation, Generators, Symmetric, natural_values
 from fedpart.curves import is_column
 from fedpart.errors import ConfigError
 from fedpart.models import OwnHyper
+
+# Of a width: 16 turns, or 50 times the image.
+WIDTH_LIMIT = 100.0
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,29 @@ class HyperSpec:
                     "compare writes is already: name it otherwise"
                 )
             seen.add(name)
+
+
+def runaway(psi: "Psi", hyper: Tensor) -> tuple[str, float] | None:
+    """What shows that psi has left every useful range, and its value; None where it has not.
+
+    Args:
+        psi: what ``hyper`` is made of.
+        hyper: [H].
+    Returns:
+        the first value that is not finite, or the largest width of an affine map beyond
+        ``WIDTH_LIMIT`` in natural units.
+    """
+    bad = hyper[~hyper.isfinite()]
+    if len(bad):
+        return "psi", float(bad[0])
+    family = psi.augmentation
+    if not isinstance(family, Symmetric | Asymmetric | Generators):
+        return None
+    widths = natural_values(family, psi.split(hyper)[0])
+    worst = int(widths.abs().argmax())
+    if widths[worst].abs() <= WIDTH_LIMIT:
+        return None
+    return f"{family.names[worst]} in natural units", float(widths[worst])
 
 
 class Psi(Protocol):

@@ -20,8 +20,8 @@ from fedpart.accounting import (
 )
 from fedpart.client import ClientReply
 from fedpart.cohort import Failure
-from fedpart.data import FederatedData
-from fedpart.errors import ClientFailure, OutputError
+from fedpart.data import FederatedData, order_warnings
+from fedpart.errors import ClientFailure, DivergedError, OutputError
 from fedpart.evaluation import evaluate
 from fedpart.evaluator import FINAL_EVALUATIONS, Evaluator, Pending
 from fedpart.events import Events, NoEvents, open_events
@@ -30,6 +30,7 @@ from fedpart.folder_lock import lock_run
 from fedpart.model_file import starting_state, write_model
 from fedpart.origin import Origin, origin_of
 from fedpart.program import Program
+from fedpart.psi import runaway
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo, Summary
 from fedpart.resumable import read_behind, totals
 from fedpart.run_files import claim_folder, never_saved
@@ -47,7 +48,7 @@ class RunFolder:
         path: the folder.
         rounds: every round so far, in brief.
         evaluations: every evaluation so far.
-        warnings: what a resume has found and the user should know, one sentence each.
+        warnings: what the user should know of data and of a resume, one sentence each.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class RunFolder:
         self.config = program.config
         self.rounds: list[RoundBrief] = []
         self.evaluations: list[EvaluationRecord] = []
-        self.warnings: list[str] = []
+        self.warnings = order_warnings(data.images.shape)
         self._seconds = 0.0
         self._peak_rss = 0
         self._clock = time.perf_counter()
@@ -131,7 +132,8 @@ class RunFolder:
         state, extra, info = behind.state, behind.extra, behind.info
         self._refuse_other_network(state)
         self.rounds, self.evaluations = behind.rounds, behind.evaluations
-        self.warnings, done = behind.warnings, state.server_round
+        self.warnings += behind.warnings
+        done = state.server_round
         for name, records in (("rounds", self.rounds), ("evaluations", self.evaluations)):
             file = self.path / f"{name}.jsonl"
             lines = file.read_bytes().split(b"\n")[: len(records)]
@@ -185,9 +187,16 @@ class RunFolder:
         """See ``fedpart.algorithm.Observer``.
 
         Raises:
+            DivergedError: psi has left every useful range; the round is not recorded.
             ClientFailure: this round and those before it were empty, ``max_empty_rounds`` in all
                 or every round of the run; they are on record, and a resume goes on after them.
         """
+        if (found := runaway(self.program.hyper, state.hyper)) is not None:
+            raise DivergedError(
+                f"psi has run away: {found[0]} is {found[1]:.3g} after round "
+                f"{state.server_round} with hyper-lr {self.config.hyper_lr:g}: start anew with a "
+                "smaller one"
+            )
         before = self.rounds[-1] if self.rounds else None
         record = round_record(self.program, state, replies, failures, wire, seconds, before)
         self.rounds.append(record.brief())

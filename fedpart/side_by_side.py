@@ -132,7 +132,7 @@ def likelihoods(
 
 
 def check_side_by_side(program: Program, data: FederatedData) -> None:
-    """Try the network and the augmentation out on blank images of two clients.
+    """Try the network and the augmentation out on one image of each of two clients.
 
     Args:
         program: shared by all.
@@ -141,7 +141,7 @@ def check_side_by_side(program: Program, data: FederatedData) -> None:
         ConfigError: they cannot be batched over clients.
     """
     config, program = program.config, on_device(program)
-    images = program.to_float(np.zeros_like(data.images[:1]))
+    images = program.to_float(data.images[:1])
     shares = Shares(images, torch.zeros(1, dtype=torch.int64, device=images.device), (1,))
     (part,) = parts_of(program, [torch.zeros(1, dtype=torch.int64)] * 2, images)
     rngs = [torch_rng(0, "try-out", i, device=config.device) for i in range(2)]

@@ -103,7 +103,8 @@ def main(grid: Grid, context: Context) -> None:
         check_free(folder.path)
     for text in first_warnings(config, typed_settings(context.run_config), nodes=True):
         logger.warning(text)
-    logger.info("data: %s", data.source)
+    logger.info("data: %s", data.description)
+    logger.info("memory format: %s", program.memory_format)
     strategy = PartitionedStrategy(program, state, folder, _JOIN_SECONDS)
     # Before any file is written: too few nodes is the mistake that is easiest to make.
     strategy.join(grid)

@@ -152,7 +152,7 @@ def _rehearse(
             # In the user's folder, beside which a model or a data set of their own may lie.
             with Group(Path.cwd(), told, lambda: watch.busy) as group:
                 deployment = Deployment(folder, nodes, _APP, group)
-                progress.data(data.source, watch.behind)
+                progress.data(data.description, watch.behind)
                 progress.backend(
                     f"SuperLink and {nodes} SuperNodes on this machine, TLS, node keys"
                 )

@@ -14,6 +14,11 @@ from fedpart.errors import DataError
 from fedpart.layout import largest_remainder
 from fedpart.streams import numpy_rng
 
+_WHOLE = frozenset(
+    {torch.uint8, torch.uint16, torch.uint32, torch.uint64}
+    | {torch.int8, torch.int16, torch.int32, torch.int64}
+)
+
 
 class Chunks:
     """Examples in an order in which chunk ``c`` is a run of positions.
@@ -77,8 +82,12 @@ class Chunks:
         if self._tensors is not None:
             index = torch.from_numpy(positions)
             return self._tensors[0][index], self._tensors[1][index]
-        inputs, labels = default_collate([self._dataset[int(i)] for i in self._order[positions]])
-        return inputs, check_examples(inputs, labels, self._classes)
+        pairs = [self._dataset[int(i)] for i in self._order[positions]]
+        inputs: Tensor = default_collate([inputs for inputs, _ in pairs])
+        labels = np.array([label for _, label in pairs])
+        # PyTorch's own collation takes neither all of NumPy's whole numbers nor text.
+        whole = torch.from_numpy(labels.astype(np.int64)) if labels.dtype.kind in "iu" else labels
+        return inputs, check_examples(inputs, whole, self._classes)
 
     def seen_by(self, k: int) -> int:
         """Number of examples in the chunks ``< k``, on which subnetwork ``k`` is trained."""
@@ -101,8 +110,8 @@ def check_examples(inputs: Tensor, labels: object, classes: int | None = None) -
     Raises:
         DataError: labels that are no class, or inputs that are not finite.
     """
-    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
-        kind = f"of {labels.dtype}" if isinstance(labels, Tensor) else "no numbers"
+    if not isinstance(labels, Tensor) or labels.dtype not in _WHOLE:
+        kind = f"of type {getattr(labels, 'dtype', type(labels).__name__)}"
         raise DataError(f"labels are {kind}; give whole numbers, 0 for the first class")
     if tuple(labels.shape) != (len(inputs),):
         raise DataError(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedpart.errors import DivergedError
+from fedpart.psi import runaway
 from fedpart.spelling import kebab
 
 if TYPE_CHECKING:
@@ -13,14 +14,15 @@ if TYPE_CHECKING:
 
 
 def check_finite(training: "Training") -> None:
-    """Whether weights and psi are finite, and psi in plain units too.
+    """Whether weights and psi are finite, psi in plain units too, and widths within their limit.
 
     Raises:
         DivergedError: one is not.
     """
+    if (found := runaway(training.psi, training.state.hyper.cpu())) is not None:
+        raise _diverged(training, *found, training.state.iteration)
     plain = torch.tensor(list(training.hyper.values()), dtype=torch.float64)
-    psi = torch.cat([training.state.hyper.cpu(), plain])
-    for what, values in (("a weight", training.state.theta), ("psi", psi)):
+    for what, values in (("a weight", training.state.theta), ("psi", plain)):
         bad = values[~values.isfinite()]
         if len(bad):
             raise _diverged(training, what, float(bad[0]), training.state.iteration)

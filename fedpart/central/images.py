@@ -14,7 +14,7 @@ from fedpart.central.task import Task
 from fedpart.data import to_float
 from fedpart.data.federated import rotated_part, upright_images
 from fedpart.errors import ConfigError, DataError
-from fedpart.models import build_model, swap_dropout, try_out
+from fedpart.models import build_model, noise_images, swap_dropout, try_out
 from fedpart.streams import global_seed, numpy_rng, torch_seed
 
 Part = tuple[np.ndarray, np.ndarray]
@@ -108,8 +108,8 @@ def image_task(config: CentralConfig) -> Task:
     channels, *side = split.train[0].shape[1:]
     with global_seed(torch_seed(config.seed, "init")):
         model = build_model(config.model, split.num_classes, channels, (side[0], side[1]))
-    blank = torch.zeros(2, channels, *side)
-    try_out(model, config.model, split.num_classes, blank)
+    images = noise_images(channels, (side[0], side[1]))
+    try_out(model, config.model, split.num_classes, images)
     # The paper's table of the network has none here; in a federation its rates are learned.
     swap_dropout(model, 0.0)
     if config.experiment == "feature-extractor":

@@ -24,6 +24,7 @@ from fedpart.central.state import TrainingState
 from fedpart.central.task import first
 from fedpart.central.training import Training
 from fedpart.checkpoint import read_checkpoint, write_checkpoint, write_tensors
+from fedpart.data import order_warnings
 from fedpart.errors import DamagedError, OutputError
 from fedpart.files import sync, write_atomic, writing
 from fedpart.folder_lock import lock_run
@@ -45,7 +46,7 @@ class CentralRun:
         config: every setting.
         training: what is trained.
         evaluations: every evaluation so far.
-        warnings: what a resume has found and the user should know, one sentence each.
+        warnings: what the user should know of data and of a resume, one sentence each.
     """
 
     def __init__(self, path: Path, config: CentralConfig, on_evaluation: OnEvaluation) -> None:
@@ -62,7 +63,7 @@ class CentralRun:
         for part in filter(None, (task.test, task.validation)):
             check_examples(*part, self.training.num_classes)
         self.evaluations: list[CentralEvaluation] = []
-        self.warnings: list[str] = []
+        self.warnings = order_warnings(task.train[0].shape)
         # The last state that is wholly recorded, and the one with the highest L_ML.
         self._state = self._best = self.training.state
         self._saved = -1
@@ -126,7 +127,7 @@ class CentralRun:
         began = Origin(**saved["origin"])
         began = replace(began, settings=_settings(type(self.config)()) | began.settings)
         began.refuse_other(self.path, self._origin())
-        self.warnings = began.warnings(self._origin())
+        self.warnings += began.warnings(self._origin())
         self.training.load_state_dict(saved["training"])
         self._state, self._best = self.training.state, TrainingState(**saved["best"])
         done = self._state.iteration

@@ -30,7 +30,7 @@ from fedpart.client import psi_gradient, reward_gradient, weight_gradient
 from fedpart.errors import ConfigError, OutputError
 from fedpart.layout import Layout, insert, subnetwork
 from fedpart.models import check_module, swap_dropout, try_out
-from fedpart.program import Partitioned, full_state
+from fedpart.program import Partitioned, allows_channels_last, full_state
 from fedpart.runtime import check_device
 from fedpart.streams import numpy_rng, torch_rng, torch_seed
 
@@ -89,10 +89,10 @@ class Training:
         network, layout = network.to(settings.device), layout.to(settings.device)
         initial = initial.to(settings.device)
         default = layout.defaults(initial, settings.defaults == "zero")
-        self.program = Partitioned(network, layout, initial, default, self.psi, settings)
         self.chunks = Chunks(dataset, settings.chunks, settings.seed)
-        first = self.take(np.zeros(2, dtype=np.int64))[0]
-        self.num_classes = try_out(network, type(model).__name__, None, first)
+        first = self.take(np.arange(2) % len(self.chunks))[0]
+        name = type(model).__name__
+        self.num_classes = try_out(network, name, None, first)
         self.chunks.expect(self.num_classes)
         self._optimiser, self._hyper_optimiser = build_optimiser(settings), Adam(settings.adam_eps)
         parts = range(layout.num_partitions)
@@ -109,6 +109,9 @@ class Training:
                 f"psi has {hyper.numel()} values, but model and augmentation have {self.psi.size}: "
                 "give one for each"
             )
+        program = Partitioned(network, layout, initial, default, self.psi, settings)
+        allowed = allows_channels_last(program, hyper, first, name)
+        self.program = replace(program, channels_last=allowed)
         theta = initial.clone()
         self.state = TrainingState(
             iteration=0,

@@ -1,7 +1,14 @@
 """Data sets, and how they are split over clients."""
 
 from fedpart.data.federated import FederatedData, load_federated, to_float
-from fedpart.data.images import Images
+from fedpart.data.images import Images, order_warnings
 from fedpart.data.own import load_own
 
-__all__ = ["FederatedData", "Images", "load_federated", "load_own", "to_float"]
+__all__ = [
+    "FederatedData",
+    "Images",
+    "load_federated",
+    "load_own",
+    "order_warnings",
+    "to_float",
+]

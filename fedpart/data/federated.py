@@ -37,8 +37,8 @@ class FederatedData:
         test_images: [t, c, h, w] uint8, or None.
         test_labels: [t] int64, or None.
         source: one sentence on where the data came from.
-        mean: of each channel, taken off before the network; empty for nothing.
-        std: of each channel, divided by; empty for nothing.
+        mean: of each channel of images in [0, 1], taken off before the network; empty for nothing.
+        std: of each channel of images in [0, 1], divided by; empty for nothing.
     """
 
     name: str
@@ -61,6 +61,13 @@ class FederatedData:
         """(height, width) in pixels."""
         height, width = self.images.shape[2:]
         return height, width
+
+    @property
+    def description(self) -> str:
+        """Where the images came from, and their shape."""
+        height, width = self.image_shape
+        channels = f"{self.in_channels} channel{'' if self.in_channels == 1 else 's'}"
+        return f"{self.source}; images of {channels}, {height} by {width} pixels (height, width)"
 
     @cached_property
     def data_hash(self) -> str:

@@ -1,7 +1,6 @@
 """Images of any kind as they come: from image folders, or from a user's own function."""
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +17,8 @@ FORMAT = "1"
 OTHERS = "others"
 # Labels in one sentence.
 _SHOWN = 5
+# How many channels images have: grey, colour, colour with opacity.
+_CHANNELS = (1, 3, 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +32,9 @@ class Images:
         test_labels: [t] int64, or None.
         source: one sentence for the user.
         num_classes: how many labels there are.
-        mean: of each channel, in [0, 1], taken off before the network; empty for nothing.
-        std: of each channel, divided by; empty for nothing.
+        mean: of each channel of images in [0, 1] (grey value / 255), taken off before the network;
+            empty for nothing.
+        std: of each channel of images in [0, 1], divided by; empty for nothing.
         validation: images that stay for validation where there are at least twice as many.
     """
 
@@ -75,26 +77,49 @@ def own_images(spec: str, data_dir: str | None) -> Images:
             f"dataset {spec!r} has validation {found.validation!r}; it must be a number of images, "
             "at least 1"
         )
-    _check(f"dataset {spec!r}", found.images, found.labels, found.num_classes)
-    if (found.test_images is None) != (found.test_labels is None):
+    labels = _labels(f"dataset {spec!r}", found.images, found.labels, found.num_classes)
+    found = replace(found, labels=labels)
+    tests, labels_of_tests = found.test_images, found.test_labels
+    if (tests is None) != (labels_of_tests is None):
         raise DataError(f"dataset {spec!r} has test images or labels without the other; give both")
-    if found.test_images is not None and found.test_labels is not None:
-        _check(f"test set of {spec!r}", found.test_images, found.test_labels, found.num_classes)
-        if found.test_images.shape[1:] != found.images.shape[1:]:
-            shapes = [tuple(a.shape[1:]) for a in (found.test_images, found.images)]
+    if tests is not None and labels_of_tests is not None:
+        labels = _labels(f"test set of {spec!r}", tests, labels_of_tests, found.num_classes)
+        found = replace(found, test_labels=labels)
+        if tests.shape[1:] != found.images.shape[1:]:
+            shapes = [tuple(a.shape[1:]) for a in (tests, found.images)]
             raise DataError(f"test images of {spec!r} are {shapes[0]}, training images {shapes[1]}")
     channels = found.images.shape[1]
     for name, values in (("mean", found.mean), ("std", found.std)):
         if values and len(values) != channels:
             raise DataError(f"dataset {spec!r} has {len(values)} {name} values, not {channels}")
-    if not all(map(math.isfinite, found.mean)):
-        raise DataError(f"dataset {spec!r} has mean {found.mean}; each must be finite")
-    if not all(0 < value < math.inf for value in found.std):
-        raise DataError(f"dataset {spec!r} has std {found.std}; each must be above 0 and finite")
+    unit = "of images in [0, 1], which is grey values / 255"
+    if not all(0 <= value <= 1 for value in found.mean):
+        raise DataError(f"dataset {spec!r} has mean {found.mean}; each must be 0 to 1, {unit}")
+    if not all(0 < value <= 1 for value in found.std):
+        raise DataError(
+            f"dataset {spec!r} has std {found.std}; each must be above 0 and at most 1, {unit}"
+        )
     return found
 
 
-def _check(what: str, images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
+def order_warnings(shape: Sequence[int]) -> list[str]:
+    """What a user should know whose images may have their channels last, in a sentence; or none.
+
+    Args:
+        shape: of inputs; of images, [n, channels, height, width].
+    """
+    if len(shape) != 4 or shape[3] not in _CHANNELS or shape[1] in _CHANNELS:
+        return []
+    _, channels, height, width = shape
+    return [
+        f"images are taken for {channels} channels of {height} by {width} pixels, as their order "
+        "is [n, channels, height, width]; where it is [n, height, width, channels], have the data "
+        "set return images.transpose(0, 3, 1, 2)"
+    ]
+
+
+def _labels(what: str, images: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
+    """Labels as int64, whatever whole numbers they are; images and labels that fit."""
     if not isinstance(num_classes, int | np.integer) or num_classes < 1:
         raise DataError(
             f"{what} has num_classes {num_classes!r}; it must be a whole number of at least 1"
@@ -118,6 +143,7 @@ def _check(what: str, images: np.ndarray, labels: np.ndarray, num_classes: int) 
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= num_classes:
         raise DataError(f"{what} has labels {low} to {high}; they must be 0 to {num_classes - 1}")
+    return labels.astype(np.int64)
 
 
 def counted(arrays: Mapping[str, np.ndarray], kind: str, where: str) -> str:

@@ -1,6 +1,6 @@
 """Networks: the paper's, concrete dropout, and the user's own modules."""
 
-from fedpart.models.build import MODELS, build_model, check_module, try_out
+from fedpart.models.build import MODELS, build_model, check_module, noise_images, try_out
 from fedpart.models.digits import MnistCNN
 from fedpart.models.draw import Source, Streams, uniform
 from fedpart.models.dropout import CONCRETE_TEMPERATURE, ConcreteDropout, swap_dropout
@@ -28,6 +28,7 @@ __all__ = [
     "build_model",
     "check_module",
     "noise",
+    "noise_images",
     "own_hyperparameters",
     "swap_dropout",
     "try_out",

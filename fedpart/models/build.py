@@ -102,6 +102,15 @@ def build_model(
     return model
 
 
+def noise_images(in_channels: int, image_shape: tuple[int, int]) -> Tensor:
+    """Two images of noise in [0, 1) on which models are tried, [2, c, h, w], always the same.
+
+    Blank ones would hide a model that mixes up positions, and give 0 / 0 in one that normalises.
+    """
+    rng = torch.Generator().manual_seed(0)
+    return torch.rand(2, in_channels, *image_shape, generator=rng)
+
+
 def try_out(network: nn.Module, model: str, num_classes: int | None, inputs: Tensor) -> int:
     """Whether a network can be applied to such inputs.
 

@@ -76,6 +76,15 @@ def test_a_setting_that_cannot_be_used(sim, home, words, value, limit):
     assert list(home.iterdir()) == []
 
 
+def test_a_psi_that_runs_away_ends_the_run_and_a_resume_is_not_advised(sim, home):
+    code, _, err = sim(*TINY, "--hyper-lr", "1000", "--model", "mlp", "--out", "runs/away")
+    assert code == 2
+    assert "rotation in natural units is" in err
+    assert "after round 1 with hyper-lr 1000: start anew with a smaller one" in err
+    assert "go on with" not in err
+    assert json.loads((home / "runs/away/run.json").read_text())["exit_code"] == 2
+
+
 def test_settings_of_no_use_are_a_warning_in_every_command(sim, home):
     """One line, wherever the run itself gets to."""
     words = ("--workers", "4", "--backend", "inline")

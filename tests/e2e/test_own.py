@@ -252,8 +252,8 @@ IN_ONE_PLACE = [
     ({"silent": True}, 1, f"evaluation after iteration 2 {BOTH}: LookupError: cannot tell (late_a"),
     ({"told": "'b'"}, 1, f"{OWN}: readable names b now, and named a at the start"),
     ({"most": 10, "kind": "StopIteration"}, 1, f"evaluation after iteration 2 {BOTH}: StopIterati"),
-    ({"steps": 8}, 2, f"training {BOTH}: ValueError: too many steps (late_model.py, line"),
-    ({"steps": 8, "kind": "StopIteration"}, 2, f"training {BOTH}: StopIteration: too many steps"),
+    ({"steps": 11}, 2, f"training {BOTH}: ValueError: too many steps (late_model.py, line"),
+    ({"steps": 11, "kind": "StopIteration"}, 2, f"training {BOTH}: StopIteration: too many steps"),
 ]
 
 
@@ -274,7 +274,7 @@ def test_in_one_place_it_is_told_too_and_the_run_goes_on(central, home, late, wr
 
 def test_in_one_place_what_diverges_is_no_fault_of_the_module(central, home, late):
     """It would diverge again: no word of going on."""
-    late(layer="nn.Flatten()", scale="float('nan') if self.steps > 8 else 1")
+    late(layer="nn.Flatten()", scale="float('nan') if self.steps > 11 else 1")
     code, (error, *more) = central()
     assert (code, more) == (2, [])
     assert error.startswith("error: the loss is nan at iteration 3 with lr")
@@ -411,7 +411,7 @@ class own:
                 ("num_classes='3'", "has num_classes '3'; it must be a whole number"),
                 ("validation=-5", "has validation -5; it must be a number of images"),
                 ("source=None", "has source None; it must be a sentence"),
-                ("mean=(float('nan'),)", "has mean (nan,); each must be finite"),
+                ("mean=(33.3,)", "has mean (33.3,); each must be 0 to 1, of images in [0, 1]"),
             )
         ),
         (
@@ -447,7 +447,11 @@ class own:
             "has 2 names and initial values of shape (1,)",
         ),
         ("augmentation", AUGMENTATION.format("nan", "1", "1"), "initial gives values that are not"),
-        ("augmentation", AUGMENTATION.format("0", "nan", "1"), "apply, on blank images, gives"),
+        (
+            "augmentation",
+            AUGMENTATION.format("0", "nan", "1"),
+            "apply gives values that are not finite",
+        ),
         ("augmentation", AUGMENTATION.format("0", "1", "nan"), "not a dict of names and finite"),
     ],
 )
@@ -461,3 +465,17 @@ def test_what_cannot_be_used_gets_one_sentence_before_the_run(sim, home, name, t
     assert err.startswith("error: ")
     assert len(err.splitlines()) == 1 or err.splitlines()[-1].startswith("error: ")
     assert not (home / "runs").exists()
+
+
+def test_channels_that_come_last_are_a_warning_and_the_shape_is_told(sim, home):
+    (home / "channels_last_data.py").write_text(
+        "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
+        "    return Images(np.zeros((90, 28, 28, 1), np.uint8), np.zeros(90, '>u4'))\n"
+    )
+    words = ("--dataset", "channels_last_data:own", "--model", "mlp", "--clients", "20", *FEW)
+    for more in ((), ("--dry-run",)):
+        code, out, err = sim(*words, *more)
+        assert code == 0, err
+        assert "images of 28 channels, 28 by 1 pixels (height, width)" in out
+        said = "28 channels of 28 by 1 pixels, as their order is [n, channels, height, width]"
+        assert said in out + err

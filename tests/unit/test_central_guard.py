@@ -6,8 +6,10 @@ import pytest
 import torch
 from test_central_training import examples, network, training
 from torch import nn
+from torch.utils.data import TensorDataset
 
-from fedpart.central import l_ml, score_tensors
+from fedpart.augment import Asymmetric, Generators, Symmetric
+from fedpart.central import Training, l_ml, make_settings, score_tensors
 from fedpart.central.guard import check_finite
 from fedpart.errors import ConfigError, DivergedError
 
@@ -75,3 +77,20 @@ def test_rates_beyond_float32_are_refused_and_the_highest_that_are_not_only_dive
         run.run()
     except DivergedError as error:
         assert "1e+30" in str(error)  # noqa: PT017 - some rates only stand still
+
+
+@pytest.mark.parametrize("family", [Symmetric(0.1), Asymmetric(0.1), Generators(0.1)])
+def test_a_width_beyond_its_limit_ends_a_training(family):
+    """32 half-turns are 100.5 in radians; 31 are a psi like any other."""
+    images = TensorDataset(torch.rand(8, 1, 6, 6), torch.arange(8) % 3)
+    settings = make_settings(chunks=(0.5, 0.5))
+    run = Training(nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), images, settings, family)
+    for half_turns in (31.0, 32.0):
+        hyper = run.state.hyper.clone()
+        hyper[0] = half_turns
+        run.state = replace(run.state, hyper=hyper)
+        if half_turns == 31:
+            check_finite(run)
+    said = rf"{family.names[0]} in natural units is 100\.53\d* at iteration 0 with lr"
+    with pytest.raises(DivergedError, match=said):
+        run.run(0)

@@ -10,7 +10,7 @@ import errno
 import fcntl
 import json
 import os
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ import torch
 
 from fedpart import algorithm, checkpoint, files, folder_lock, machine, run_files
 from fedpart.client import client_update
-from fedpart.errors import BusyError, ClientFailure, OutputError, TakenError
+from fedpart.errors import BusyError, ClientFailure, DivergedError, OutputError, TakenError
 from fedpart.evaluator import Evaluator
 from fedpart.folder_lock import is_kept, kept, lock_run
 from fedpart.program import Program
@@ -578,6 +578,29 @@ def test_empty_rounds_are_counted_over_a_resume(program, small_data, tmp_path, m
     summary = json.loads((path / "summary.json").read_text())
     assert (summary["failures"], summary["empty_rounds"]) == (8, 4)
     assert [r["round"] for r in read_lines(path / "rounds.jsonl")] == list(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("psi", "says"),
+    [
+        (float("nan"), "psi is nan after round 1 with hyper-lr 0.003: start anew with a smaller"),
+        (-32.0, r"rotation in natural units is -101 after round 1 with hyper-lr"),
+    ],
+)
+def test_a_psi_that_ran_away_ends_the_run_before_it_is_recorded(
+    program, small_data, tmp_path, psi, says
+):
+    folder, state = folder_of(tmp_path / "run", program, small_data), initial_state(program)
+    folder.create(state, COMMAND)
+    hyper = state.hyper.clone()
+    hyper[0] = 31.0
+    state = replace(state, server_round=1, hyper=hyper)
+    folder.after_round(state, [], [], {}, 0.1)
+    hyper[0] = psi
+    with pytest.raises(DivergedError, match=says):
+        folder.after_round(state, [], [], {}, 0.1)
+    assert len(read_lines(tmp_path / "run/rounds.jsonl")) == 1
+    tiny.release(folder)
 
 
 def test_a_run_without_any_reply_fails_and_stays_so(small_data, tmp_path, monkeypatch):
