@@ -53,7 +53,7 @@ def run(
         observer: told of every round.
     Returns:
         the state after ``config.rounds`` rounds.
-    Source: Appendix H.
+    Source: Appendix J.
     """
     config = program.config
     chunks = [int(chunk) for chunk in assign_chunks(config)]

@@ -269,7 +269,7 @@ def augerino_reward(widths: Tensor, safe: bool) -> Tensor:
             is unbounded below whatever its weight.
     Returns:
         [], differentiable in ``widths``.
-    Source: Benton et al. 2020 and their ``safe_unif_aug_loss``; the paper's appendix "Note on
+    Source: Benton et al. 2020 and their ``safe_unif_aug_loss``; the paper's Appendix E, "Note on
         Augerino".
     """
     bounded = torch.cat([widths[:1].clamp(-math.pi, math.pi), widths[1:]])

@@ -93,7 +93,7 @@ def client_update(
         labels: [n] int64.
     Raises:
         ValueError: a client without images.
-    Source: Appendix H, "Updating network partitions" and "Updating hyperparameters".
+    Source: Appendix J, "Updating network partitions" and "Updating hyperparameters".
     """
     started = time.perf_counter()
     if len(labels) == 0:
@@ -133,7 +133,7 @@ def train_partition(
         labels: [n].
     Returns:
         trained minus received values [n_j] in wire order, and the mean loss in nats.
-    Source: Appendix H: w_j <- argmax log p(D_i | (w_1..w_j, what_{j+1}..what_C), psi).
+    Source: Appendix J: w_j <- argmax log p(D_i | (w_1..w_j, what_{j+1}..what_C), psi).
     """
     config, layout = program.config, program.layout
     key = (task.server_round, task.client_id, partition)
@@ -227,7 +227,7 @@ def weight_gradient(
         rng: noise of augmentation and dropout.
     Returns:
         [P], and the loss in nats.
-    Source: eq. (nn_param_opt_target), psi held fixed.
+    Source: equation (3), psi held fixed.
     """
     total, loss = None, 0.0
     for leaf in leaves.values():
@@ -258,7 +258,7 @@ def hyper_gradient(
         gradient [H] of the mean negative log-likelihood (for Augerino less its reward), the mean
         log-likelihood in nats, and the number of images used (all, or ``hyper_batch_size`` drawn
         without replacement).
-    Source: eq. (final-approximate-objective-learning-speed-marglik): data of chunk k is scored by
+    Source: equation (4): data of chunk k is scored by
         the subnetwork that was trained on the chunks before it; weights are constants.
     """
     config = program.config
@@ -310,7 +310,7 @@ def psi_gradient(
         rng: noise of augmentation and dropout.
     Returns:
         [H], and the loss in nats.
-    Source: eq. (final-approximate-objective-learning-speed-marglik).
+    Source: equation (4).
     """
     parameters = program.layout.merge({name: leaf.detach() for name, leaf in leaves.items()})
     hyper = hyper.clone().requires_grad_()

@@ -64,7 +64,7 @@ def evaluate(
     Raises:
         ConfigError: a network or augmentation of the user's own raised.
         EvaluationStopped: ``stop`` was set.
-    Source: Section 5 and Appendix H ("10 augmentation samples ... in both training and inference").
+    Source: Section 5 and Appendix J ("10 augmentation samples ... in both training and inference").
     """
     k = program.layout.num_partitions if k is None else k
     device = program.config.device

@@ -36,7 +36,7 @@ def largest_remainder(total: int, proportions: Sequence[float]) -> list[int]:
     Returns:
         C counts that sum to ``total``, each within 1 of its exact share; ties go to the lowest
         index.
-    Source: Appendix "Partitioning Schemes" (a fixed proportion of each layer).
+    Source: Appendix C, "Partitioning Schemes" (a fixed proportion of each layer).
     """
     # Rounding first: 0.7 * 10 is 7.000000000000001 in some orders and 6.999... in others. Dividing,
     # because proportions may miss 1 by a millionth, which is several scalars of a large tensor.
@@ -76,7 +76,7 @@ def insert(theta: Tensor, index: Tensor, values: Tensor) -> Tensor:
         [P]; gradient reaches ``values`` only.
     Raises:
         ValueError: ``index`` and ``values`` differ in length.
-    Source: Appendix H, "update each partition independently".
+    Source: Appendix J, "update each partition independently".
     """
     if index.shape != values.shape:
         raise ValueError(f"{values.numel()} values for {index.numel()} positions of a partition")
@@ -108,7 +108,7 @@ def affine_roles(module: nn.Module) -> dict[str, str]:
     Normalisation layers are known; any other module names its own in the class attribute
     ``partitioned_affine``, for example ``{"scale": "product", "bias": "sum"}``.
 
-    Source: Appendix "Partitioned affine transformations".
+    Source: Appendix I, "Partitioned affine transformations".
     """
     roles: dict[str, str] = {}
     for prefix, part in module.named_modules():
@@ -160,7 +160,7 @@ class Layout:
             rng: decides which scalars go where.
         Raises:
             ConfigError: more than 255 partitions, or an empty one.
-        Source: Appendix "Partitioning Schemes", random weight partitioning.
+        Source: Appendix C, "Partitioning Schemes", random weight partitioning.
         """
 
         def labels(_: str, parameter: nn.Parameter) -> np.ndarray:
@@ -265,7 +265,7 @@ class Layout:
     def merge(self, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Parameters as the module wants them: affine copies multiplied or summed.
 
-        Source: Appendix "Partitioned affine transformations": s^(k) = prod s_i, b^(k) = sum b_i.
+        Source: Appendix I, "Partitioned affine transformations": s^(k) = prod s_i, b^(k) = sum b_i.
         """
         merged = {}
         for e in self.entries:
@@ -307,7 +307,7 @@ class Layout:
         Args:
             initial: parameters at initialisation, [P].
             zero: zero instead of the initial values for everything but affine copies.
-        Source: Section 3 and Appendix "Partitioned training" (default values).
+        Source: Section 3 and Appendix I, "Partitioned training" (default values).
         """
         default = torch.zeros_like(initial) if zero else initial.clone()
         for e in self.entries:

@@ -90,7 +90,7 @@ class Nodes:
             rng: decides which units go where.
         Raises:
             ConfigError: see ``Layout.assign``; or a layer without a unit in partition 0.
-        Source: Appendix "Partitioning Schemes", node partitioning. Output layers keep all
+        Source: Appendix C, "Partitioning Schemes", node partitioning. Output layers keep all
             classes: their weights go with the units they read, and copies of their biases add up
             (the paper does not say). Norms go with the units they scale.
         """

@@ -1,8 +1,8 @@
 """The paper's federated results, as printed: what ``sim.py table`` shows beside a run's own.
 
-Source: Mlodozeniec et al. 2023, table ``tab:fl_acc_res`` ("Validation accuracy averaged over the
-last 10 evaluations, each 10 rounds apart; standard-error is computed across 4 random seeds"),
-lines 415-417 and 422-424 of its LaTeX source; settings from Appendix H.
+Source: Mlodozeniec et al. 2023, section 5, the table of federated results ("Validation accuracy
+averaged over the last 10 evaluations, each 10 rounds apart; standard-error is computed across 4
+random seeds"); settings from Appendix J.
 """
 
 from collections.abc import Mapping

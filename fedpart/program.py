@@ -156,7 +156,7 @@ class Program(Partitioned):
         It is subnetwork ``chunk``, which has not seen them and is empty for chunk 0; Augerino
         takes the whole network, which has.
 
-        Source: eq. (final-approximate-objective-learning-speed-marglik); Benton et al. 2020.
+        Source: equation (4); Benton et al. 2020.
         """
         if not self.hyper.size:
             return None

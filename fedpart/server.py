@@ -66,7 +66,7 @@ def initial_state(program: Program, theta: Tensor | None = None) -> ServerState:
 def assign_chunks(config: Config) -> np.ndarray:
     """Chunk of every client, [clients] int64: exact counts, shuffled by the run's seed.
 
-    Source: Appendix H ("the marginal distribution of partitions follows a pre-determined ratio").
+    Source: Appendix J ("the marginal distribution of partitions follows a pre-determined ratio").
     """
     counts = largest_remainder(config.clients, config.chunks)
     chunks = np.repeat(np.arange(config.num_partitions), counts)
@@ -93,7 +93,7 @@ def adam(
         eps: added to the root of the second moment.
     Returns:
         new value, m, v; nothing is changed in place.
-    Source: Kingma and Ba 2015; Appendix H ("standard PyTorch values").
+    Source: Kingma and Ba 2015; Appendix J ("standard PyTorch values").
     """
     m = torch.lerp(m, gradient, 1 - BETA1)
     v = (v * BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
@@ -113,7 +113,7 @@ def pseudo_gradient(
     Returns:
         [n_j] (or as long as ``part``) float32, the mean taken in float64; None where nobody sent
         it.
-    Source: Reddi et al. 2021, Algorithm 1 and 2; Appendix H.
+    Source: Reddi et al. 2021, Algorithm 1 and 2; Appendix J.
     """
     sent = [r.deltas[partition][part] for r in replies if partition in r.deltas]
     if not sent:
@@ -127,7 +127,7 @@ def pseudo_gradient(
 def mean_hyper_gradient(replies: Sequence[ClientReply]) -> Tensor | None:
     """Gradient of psi over all images it was measured on, [H] float32, or None.
 
-    Source: Appendix H, "this approach to updating psi corresponds to federated SGD".
+    Source: Appendix J, "this approach to updating psi corresponds to federated SGD".
     """
     measured = [
         (r.hyper_gradient, r.hyper_examples) for r in replies if r.hyper_gradient is not None
@@ -150,7 +150,7 @@ def server_update(
         program: shared by all.
         state: before the round; not changed.
         replies: what arrived, in any order; may be empty.
-    Source: Appendix H.
+    Source: Appendix J.
     """
     config, layout = program.config, program.layout
     replies = sorted(replies, key=lambda r: r.client_id)

@@ -180,7 +180,7 @@ def cohort_update(
         a reply for each task; ``seconds`` is an equal part of the time it took.
     Raises:
         ValueError: a client without images.
-    Source: Appendix H.
+    Source: Appendix J.
     """
     if len(tasks) == 1:
         return [client_update(program, tasks[0], *data.client(tasks[0].client_id))]
@@ -234,7 +234,7 @@ def train_partition(
         shares: their images.
     Returns:
         place of a client -> trained minus received values [n_j], and the mean loss [] in nats.
-    Source: Appendix H.
+    Source: Appendix J.
     """
     config, layout = program.config, program.layout
     busy = [i for i, task in enumerate(tasks) if task.chunk <= partition]
@@ -286,7 +286,7 @@ def psi_gradients(
         shares: their images.
     Returns:
         place of a client -> gradient [H], mean log-likelihood [] in nats, number of images.
-    Source: eq. (final-approximate-objective-learning-speed-marglik).
+    Source: equation (4).
     """
     config, layout = program.config, program.layout
     scored = {i: k for i, t in enumerate(tasks) if (k := program.scoring(t.chunk)) is not None}

@@ -47,7 +47,8 @@ def mixed_forward(
         [n, num_classes].
     Raises:
         ValueError: a convolution whose padding is a word.
-    Source: Appendix "Partitioning Schemes": mask inputs and outputs of each layer, and gradients.
+    Source: Appendix C, "Partitioning Schemes": mask inputs and outputs of each layer, and
+        gradients.
     """
     with _Mixed(nodes, layout, values, k):
         logits: Tensor = functional_call(network, dict(values), images)

@@ -239,7 +239,7 @@ class PartitionedStrategy(Strategy):
             ClientFailure: nobody is connected; or what ``observer`` raises.
             ConfigError: see ``join``.
             ValueError: ``initial_arrays`` were given.
-        Source: Appendix H; ``fedpart.algorithm.run`` without messages.
+        Source: Appendix J; ``fedpart.algorithm.run`` without messages.
         """
         if initial_arrays is not None:
             raise ValueError("weights and psi are those of state: build the strategy with another")

@@ -142,7 +142,7 @@ def draw_weights_batch(
     Returns:
         partition j ~ Cat(u), and ``size`` positions drawn uniformly, with replacement, from the
         chunks ``<= j``.
-    Source: Appendix "Partitioned parameter update scheduling", steps 1 and 2.
+    Source: Appendix I, "Partitioned parameter update scheduling", steps 1 and 2.
     """
     partition = _categorical(rng, shares)
     return partition, rng.integers(0, chunks.seen_by(partition + 1), size)
@@ -173,7 +173,7 @@ def draw_hyper_batch(
         chunk c ~ Cat(u_1/Z .. u_{C-1}/Z) without chunk 0 (where there are others), and ``size``
         positions drawn uniformly, with replacement, from chunk c alone; subnetwork ``c`` scores
         them.
-    Source: Appendix "Gradient optimization of hyperparameters".
+    Source: Appendix I, "Gradient optimization of hyperparameters".
     """
     chunk = 1 + _categorical(rng, shares[1:]) if len(shares) > 1 else 0
     at = chunks.positions(chunk)

@@ -61,7 +61,7 @@ def load_split(dataset: str, data_dir: str | None, seed: int, train_size: int) -
         train_size: how many images to train on.
     Raises:
         DataError: data missing or damaged, or fewer than ``train_size``.
-    Source: Appendix "Datasets" (RotMNIST); Section 5 (angles from U[-pi, pi], once).
+    Source: Appendix I, "Datasets" (RotMNIST); Section 5 (angles from U[-pi, pi], once).
     """
     rotated = dataset in DATASETS and dataset.startswith("rot")
     found = upright_images(dataset.removeprefix("rot") if rotated else dataset, data_dir)
@@ -143,7 +143,7 @@ def draw_psi(seed: int, trial: int) -> Tensor:
     Args:
         seed: of the run.
         trial: number of the draw; each is the same whichever others are made.
-    Source: Appendix "How good are the hyperparameters found?", footnote on the ranges.
+    Source: Appendix G, "How good are the hyperparameters found?", footnote on the ranges.
     """
     # Rotation is in half-turns.
     most = np.array([1.0, 0.5, 0.5, 0.5, 0.5, 0.5])

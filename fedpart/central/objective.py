@@ -33,7 +33,7 @@ def out_of_sample(training: Training, most: int | None = None) -> list[float]:
         most: examples of each chunk that are scored, or all.
     Returns:
         [C - 1], nats an example: entry ``c - 1`` is chunk ``c`` by subnetwork ``c``.
-    Source: eq. (final-approximate-objective-learning-speed-marglik).
+    Source: equation (4).
     """
     chunks = training.chunks
     return [
@@ -57,7 +57,7 @@ def l_ml(training: Training) -> float:
         nats an example: L_ML divided by N - |D_0|.
     Raises:
         DivergedError: it is not finite.
-    Source: eq. (final-approximate-objective-learning-speed-marglik).
+    Source: equation (2).
     """
     return weighted(training, out_of_sample(training))
 

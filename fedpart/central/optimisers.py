@@ -125,7 +125,7 @@ def learning_rate(settings: Settings, iteration: int) -> float:
     Args:
         settings: schedule, length and rates.
         iteration: counted from 0 over all partitions, not over the steps of one.
-    Source: Appendix "Gradient optimization of partitioned parameters" (rates go by the total
+    Source: Appendix I, "Gradient optimization of partitioned parameters" (rates go by the total
         number of iterations); Loshchilov and Hutter 2017 (cosine).
     """
     if iteration >= settings.iterations and settings.finetune:
@@ -144,7 +144,7 @@ def decay_factor(settings: Settings, seen: int, examples: int) -> float:
         settings: the rule.
         seen: examples of the chunks that the partition is trained on.
         examples: of all chunks, N.
-    Source: Appendix "Weight-decay" (reciprocal of the number of examples: the prior of
+    Source: Appendix I, "Weight-decay" (reciprocal of the number of examples: the prior of
         w_k weighs 1 / N_k in the mean loss); "CIFAR variations experiments" (square root).
     """
     power = {"reciprocal": 1.0, "root": 0.5, "equal": 0.0}[settings.decay_rule]

@@ -34,7 +34,7 @@ def draw_sizes(runs: Sequence[Finished], out: Path) -> None:
         out: picture to write.
     Raises:
         OutputError: it cannot be written.
-    Source: figure ``fig:subsets-affine-learn-experiments``.
+    Source: section 5, figure of digits by data size.
     """
     panels = sorted({(str(r.summary.dataset), str(r.summary.model)) for r in runs})
     figure, grid = new_figure(len(panels), 2)
@@ -72,7 +72,7 @@ def draw_splits(runs: Sequence[Finished], out: Path) -> None:
         out: picture to write.
     Raises:
         OutputError: it cannot be written.
-    Source: table ``tab:cifar10-finetuning``.
+    Source: section 5, table of splits and fine-tuning.
     """
     figure, grid = new_figure(1, 1)
     axis = grid[0][0]
@@ -104,7 +104,7 @@ def draw_search(runs: Sequence[Finished], out: Path) -> None:
         out: picture to write.
     Raises:
         OutputError: it cannot be written, or a run's records are damaged.
-    Source: figure ``fig:rot-mnist-grid-search``.
+    Source: Appendix G, figure of the random search.
     """
     figure, grid = new_figure(3, 2)
     shown = of_method(runs, "random-search", "partitioned", "retrain")
@@ -146,7 +146,7 @@ def draw_shares(runs: Sequence[Finished], out: Path) -> None:
         out: picture to write.
     Raises:
         OutputError: it cannot be written.
-    Source: figures ``fig:sensitivity-to-partitioning-mnist`` to ``-rotmnist-retrained``.
+    Source: Appendix F, figures.
     """
     datasets = sorted({str(r.summary.dataset) for r in runs})
     counts = sorted({len(shares_of(r)[0]) for r in runs})
@@ -192,7 +192,7 @@ def draw_extractors(runs: Sequence[Finished], out: Path) -> None:
         out: picture to write.
     Raises:
         OutputError: it cannot be written, or a run's records are damaged.
-    Source: table ``tab:cifar10-finetuning-more-hypers``.
+    Source: section 5, table of the feature extractor.
     """
     figure, grid = new_figure(1, 1)
     axis = grid[0][0]

@@ -71,7 +71,7 @@ def masks(runs: Sequence[Finished]) -> list[str]:
 def sizes(runs: Sequence[Finished]) -> list[str]:
     """Methods by data set and size; beneath, the rotation that was learned.
 
-    Source: figure ``fig:subsets-affine-learn-experiments``, table ``tab:cifar10-affine-augment``.
+    Source: section 5, figure of digits by data size, table of test accuracies by method.
     """
     columns = sorted({(s.dataset, s.model, s.train_size) for s in (r.summary for r in runs)})
     head = [f"{dataset} {size:,}, {model}" for dataset, model, size in columns]
@@ -104,7 +104,7 @@ def sizes(runs: Sequence[Finished]) -> list[str]:
 def splits(runs: Sequence[Finished]) -> list[str]:
     """Partitioned, validation set, and that with fine-tuning, by shares of the chunks.
 
-    Source: table ``tab:cifar10-finetuning``.
+    Source: section 5, table of splits and fine-tuning.
     """
     columns = sorted({tuple(run.summary.chunks or ()) for run in runs})
     where = sorted({f"{r.summary.dataset} {r.summary.train_size:,}" for r in runs})
@@ -160,7 +160,7 @@ def _before(run: Finished) -> Finished:
 def search(runs: Sequence[Finished]) -> list[str]:
     """What partitioned runs found beside the best of psi drawn at random.
 
-    Source: Appendix "How good are the hyperparameters found?".
+    Source: Appendix G, "How good are the hyperparameters found?".
     """
     drawn = of_method(runs, "random-search")
     rows = [
@@ -187,7 +187,7 @@ def _degrees(run: Finished) -> str:
 def grids(runs: Sequence[Finished]) -> list[str]:
     """Shares of the data by shares of the weights: the run's own accuracy, and retrained.
 
-    Source: Appendix "Sensitivity to partitioning".
+    Source: Appendix F, "Sensitivity to partitioning".
     """
     lines = [_HEAD + " Columns: shares of the data; rows: shares of the weights.", ""]
     for dataset, count in sorted({(str(r.summary.dataset), len(shares_of(r)[0])) for r in runs}):
@@ -218,7 +218,7 @@ def shares_of(run: Finished) -> tuple[tuple[float, ...], tuple[float, ...]]:
 def extractors(runs: Sequence[Finished]) -> list[str]:
     """The first stages of a network as psi.
 
-    Source: table ``tab:cifar10-finetuning-more-hypers``.
+    Source: section 5, table of the feature extractor.
     """
     rows = []
     for method in _methods(runs):

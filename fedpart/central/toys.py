@@ -43,7 +43,7 @@ def mlp(out_features: int, in_features: int, width: int = 256) -> nn.Sequential:
         out_features: number of outputs.
         in_features: number of inputs.
         width: units of each hidden layer.
-    Source: Appendix "Architecture choices", input selection experiments.
+    Source: Appendix I, "Architecture choices", input selection experiments.
     """
     sizes = (in_features, width, width, out_features)
     layers: list[nn.Module] = []

@@ -48,7 +48,7 @@ class Training:
         chunks: the data.
         num_classes: outputs of the model.
         state: values, moments, counters; whatever interrupts an iteration leaves it whole.
-    Source: Appendix "Partitioned training".
+    Source: Appendix I, "Partitioned training".
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class Training:
             inputs: the batch, [b, ...], of chunks ``<= j``.
             labels: [b].
             rng: noise of augmentation, dropout and masks.
-        Source: eq. (nn_param_opt_target); Appendix "Partitioned parameter update scheduling".
+        Source: equation (3); Appendix I, "Partitioned parameter update scheduling".
         """
         layout = self.program.layout
         leaves = self.program.leaves(self._weights(state, partition + 1))
@@ -250,7 +250,7 @@ class Training:
             inputs: the batch, [b, ...], of that chunk.
             labels: [b].
             rng: noise of augmentation, dropout and masks.
-        Source: eq. (final-approximate-objective-learning-speed-marglik).
+        Source: equation (4).
         """
         settings = self.settings
         leaves = self.program.leaves(self._weights(state, settings.scored_by(chunk)))

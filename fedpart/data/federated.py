@@ -134,7 +134,7 @@ def load_federated(config: Config) -> FederatedData:
 
     Raises:
         DataError: data missing or damaged, or a size or split that is impossible.
-    Source: Appendix H, "Federated setup" and "Shared setting".
+    Source: Appendix J, "Federated setup" and "Shared setting".
     """
     check_split(config.train_size, config.clients, config.alpha, config.min_examples)
     found = load_upright(config)

@@ -27,7 +27,7 @@ def rotate(images: np.ndarray, angles: np.ndarray) -> np.ndarray:
         angles: radians, counterclockwise as seen, [n].
     Returns:
         [n, c, h, w] uint8, rounded and clamped.
-    Source: Appendix "Datasets"; the recipe of RotatedMNIST in Immer et al. 2022.
+    Source: Appendix I, "Datasets"; the recipe of RotatedMNIST in Immer et al. 2022.
     """
     rotated = np.empty(images.shape, np.uint8)
     for start in range(0, len(images), _CHUNK):

@@ -69,7 +69,7 @@ def split_clients(
         K sorted int64 arrays of positions, each image in exactly one.
     Raises:
         DataError: alpha not above 0, or too few images.
-    Source: Appendix H, "Non-iid partitioning"; Hsu et al. 2019; Reddi et al. 2021.
+    Source: Appendix J, "Non-iid partitioning"; Hsu et al. 2019; Reddi et al. 2021.
     """
     check_split(len(groups), clients, alpha, min_examples)
     _, groups = np.unique(groups, return_inverse=True)
@@ -97,7 +97,7 @@ def skew_groups(
         [n] int64, 0..9.
     Raises:
         DataError: rotation skew of images that are not rotated.
-    Source: Appendix H, "Non-i.i.d. partitioning".
+    Source: Appendix J, "Non-i.i.d. partitioning".
     """
     if skew == "iid":
         return np.zeros(len(labels), np.int64)

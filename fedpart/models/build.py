@@ -48,7 +48,8 @@ def check_module(module: nn.Module) -> None:
     Raises:
         ConfigError: names the first layer with running statistics, or the first parameter that has
             no shape yet, is frozen, or is not float32.
-    Source: Appendix "Partitioned affine transformations"; statistics would leak data across chunks.
+    Source: Appendix I, "Partitioned affine transformations"; statistics would leak data across
+        chunks.
     """
     for name, part in module.named_modules():
         if getattr(part, "running_mean", None) is not None:

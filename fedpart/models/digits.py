@@ -9,7 +9,7 @@ class MnistCNN(nn.Module):
 
     Input [n, in_channels, 28, 28], output [n, num_classes]. Dropout stands between layers.
 
-    Source: Appendix "Architecture choices", after Schwobel et al. 2022.
+    Source: Appendix I, "Architecture choices", after Schwobel et al. 2022.
     """
 
     def __init__(self, num_classes: int = 10, in_channels: int = 1) -> None:

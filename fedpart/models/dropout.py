@@ -21,7 +21,7 @@ class ConcreteDropout(nn.Module):
     Attributes:
         logit: [] float32.
         generator: where noise comes from while training; ``noise`` sets it.
-    Source: Maddison et al. 2017; Gal et al. 2017 (scaling); Appendix H.
+    Source: Maddison et al. 2017; Gal et al. 2017 (scaling); Appendix J.
     """
 
     hyperparameters: ClassVar = {"logit": torch.sigmoid}

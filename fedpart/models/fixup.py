@@ -74,7 +74,7 @@ class FixupResNet(nn.Module):
     Input [n, in_channels, h, w], output [n, num_classes]. Its weights need their initial values as
     defaults (``--defaults init``): without normalisation a network of zeros passes nothing on.
 
-    Source: Zhang et al. 2019; Appendix "Architecture choices".
+    Source: Zhang et al. 2019; Appendix I, "Architecture choices".
     """
 
     def __init__(self, depth: int, num_classes: int = 10, in_channels: int = 3) -> None:

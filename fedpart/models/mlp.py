@@ -9,7 +9,7 @@ class MLP(nn.Module):
 
     Input [n, ...] with ``in_features`` numbers each, output [n, num_classes].
 
-    Source: Appendix "Architecture choices", PyTorch's (Kaiming-uniform) initialisation.
+    Source: Appendix I, "Architecture choices", PyTorch's (Kaiming-uniform) initialisation.
     """
 
     def __init__(self, num_classes: int, in_features: int) -> None:

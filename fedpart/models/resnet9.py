@@ -30,7 +30,7 @@ class ConvNorm(nn.Module):
 class Residual(nn.Module):
     """``x`` plus two ``ConvNorm`` with dropout between them; the shape stays.
 
-    Source: Page 2018, addition after the second ReLU; Appendix H for the dropout ("on the middle
+    Source: Page 2018, addition after the second ReLU; Appendix J for the dropout ("on the middle
         layer of each block").
     """
 

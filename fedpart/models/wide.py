@@ -37,8 +37,8 @@ class WideResNet(nn.Module):
     272,282 parameters at depth 20 for ten classes; 770,712 at depth 50 for 200 classes, which is
     the paper's "ResNet-50". Input [n, in_channels, h, w], output [n, num_classes].
 
-    Source: Zagoruyko and Komodakis 2016; Appendix "Architecture choices" (three stages of 8 layers,
-        GroupNorm of two groups).
+    Source: Zagoruyko and Komodakis 2016; Appendix I, "Architecture choices" (three stages of 8
+        layers, GroupNorm of two groups).
     """
 
     def __init__(

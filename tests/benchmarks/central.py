@@ -17,7 +17,7 @@ from tests.benchmarks.workloads import spread
 
 Record = dict[str, object]
 # Relative to a standard update of all parameters, RTX 3080, S = 20; assignment of partitions.
-# Source: the paper's table of relative run times, and Appendix "Partitioned training".
+# Source: the paper's table of relative run times, and Appendix I, "Partitioned training".
 PAPER = {
     "mnist-cnn": {"weights / plain": 1.08, "psi / plain": 1.08},
     "fixup-resnet8": {"weights / plain": 1.17, "psi / plain": 1.08},

@@ -1,4 +1,5 @@
 import re
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +62,17 @@ def test_upload_follows_from_the_shares():
         shares = block.learned["chunks"]
         expected = sum(u * sum(shares[k:]) for k, u in enumerate(shares))
         assert round(100 * expected) == block.row("partitioned").upload
+
+
+def test_sources_name_appendices_and_equations_as_the_printed_paper_does():
+    """No LaTeX label, which no PDF shows; appendices A to J, equations (1) to (4)."""
+    root = Path(__file__).parents[2]
+    texts = [
+        root / "README.md",
+        *(f for p in ("fedpart", "strategies", "clients") for f in (root / p).rglob("*.py")),
+    ]
+    for file in texts:
+        text = " ".join(file.read_text(encoding="utf-8").split())
+        assert not re.search(r"``(tab|fig|sec|eq):|eq\. \([a-z]", text), file
+        assert set(re.findall(r"[Aa]ppendix ([^ ,;:.)]+)", text)) <= set("ABCDEFGHIJ"), file
+        assert set(re.findall(r"equation \((\w+)\)", text)) <= set("1234"), file
