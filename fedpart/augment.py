@@ -1,7 +1,8 @@
 """Learnable affine augmentation: three published parameterisations of psi.
 
 Each family turns noise in [-1, 1] and its raw values into one 2x3 matrix an image, which maps
-target pixels to source pixels in coordinates where the image is [-1, 1]^2 (1 = half the image).
+target pixels to source pixels in coordinates where the image is [-1, 1]^2. Angles and shears are
+those of pixels, also where the image is not square; a shift of 1 is half the side along its axis.
 A user's own may change images in any way that is differentiable in its raw values.
 """
 
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedpart.own_augmentation import own_augmentation
-from fedpart.warp import compose, warp
+from fedpart.warp import compose, off_diagonal, warp
 
 NAMES = ("rotation", "translate_x", "translate_y", "scale_x", "scale_y", "shear")
 # From half-turns to radians; the other widths are in natural units.
@@ -58,12 +59,16 @@ class _Affine(ABC):
     """Families that move pixels, by a matrix an image."""
 
     @abstractmethod
-    def matrices(self, raw: Tensor, noise: Tensor) -> Tensor:
-        """One 2x3 matrix for each row of ``noise`` [n, noise_size]: [n, 2, 3]."""
+    def matrices(self, raw: Tensor, noise: Tensor, aspect: float = 1.0) -> Tensor:
+        """One 2x3 matrix for each row of ``noise`` [n, noise_size]: [n, 2, 3].
+
+        ``aspect`` is width / height of the images.
+        """
 
     def apply(self, images: Tensor, raw: Tensor, noise: Tensor) -> Tensor:
         """Warped images, [n, c, h, w]."""
-        return warp(images, self.matrices(raw, noise))
+        height, width = images.shape[-2:]
+        return warp(images, self.matrices(raw, noise, width / height))
 
 
 def _softplus_inverse(width: float) -> float:
@@ -97,13 +102,12 @@ class Symmetric(_Affine):
         """[6], in the units above."""
         return F.softplus(raw) if self.transform == "softplus" else raw
 
-    def matrices(self, raw: Tensor, noise: Tensor) -> Tensor:
-        """[n, 2, 3] for noise [n, 6] in [-1, 1]."""
+    def matrices(self, raw: Tensor, noise: Tensor, aspect: float = 1.0) -> Tensor:
+        """[n, 2, 3] for noise [n, 6] in [-1, 1]; ``aspect`` is width / height."""
         rotation, tx, ty, sx, sy, shear = (self.widths(raw) * noise).unbind(-1)
         shift = torch.stack([tx, ty], -1)
-        return compose(
-            math.pi * rotation, (shear, torch.zeros_like(shear)), (sx.exp(), sy.exp()), shift
-        )
+        shears, scales = (shear, torch.zeros_like(shear)), (sx.exp(), sy.exp())
+        return compose(math.pi * rotation, shears, scales, shift, aspect)
 
     def readable(self, raw: Tensor) -> dict[str, float]:
         """Largest rotation in degrees, shift in half images, scale factor, shear slope."""
@@ -157,11 +161,12 @@ class Asymmetric(_Affine):
         centre = torch.tensor([0.0, 1, 1, 0, 0, 0, 0])
         return torch.cat([centre - self.start, centre + self.start])
 
-    def matrices(self, raw: Tensor, noise: Tensor) -> Tensor:
-        """[n, 2, 3] for noise [n, 7] in [-1, 1]."""
+    def matrices(self, raw: Tensor, noise: Tensor, aspect: float = 1.0) -> Tensor:
+        """[n, 2, 3] for noise [n, 7] in [-1, 1]; ``aspect`` is width / height."""
         low, high = raw.view(2, 7)
         rotation, sx, sy, hx, hy, tx, ty = (low + (high - low) * (noise + 1) / 2).unbind(-1)
-        return compose(math.pi * rotation, (hx, hy), (sx, sy), torch.stack([tx, ty], -1))
+        shift = torch.stack([tx, ty], -1)
+        return compose(math.pi * rotation, (hx, hy), (sx, sy), shift, aspect)
 
     def readable(self, raw: Tensor) -> dict[str, float]:
         """Half the rotation interval in degrees, and both ends of every interval."""
@@ -180,7 +185,8 @@ class Generators(_Affine):
     """Six widths along the generators of affine maps, through the matrix exponential.
 
     M = sum_i noise_i width_i G_i, A = expm(M), with G = rotation E21 - E12 [half-turns],
-    translation E13, E23 [half images], scale E11, E22 [log-factor], shear E12 + E21.
+    translation E13, E23 [half images], scale E11, E22 [log-factor], shear E12 + E21. E12 and E21
+    act on pixels; of their weights, M holds what ``off_diagonal`` makes of them.
 
     Attributes:
         start: width of every generator at the start.
@@ -201,12 +207,13 @@ class Generators(_Affine):
         """[6], rotation in half-turns."""
         return Symmetric(self.start, self.transform).widths(raw)
 
-    def matrices(self, raw: Tensor, noise: Tensor) -> Tensor:
-        """[n, 2, 3] for noise [n, 6] in [-1, 1]."""
+    def matrices(self, raw: Tensor, noise: Tensor, aspect: float = 1.0) -> Tensor:
+        """[n, 2, 3] for noise [n, 6] in [-1, 1]; ``aspect`` is width / height."""
         rotation, tx, ty, sx, sy, shear = (self.widths(raw) * noise).unbind(-1)
         zero = torch.zeros_like(rotation)
         rotation = math.pi * rotation
-        rows = [sx, shear - rotation, tx, shear + rotation, sy, ty, zero, zero, zero]
+        xy, yx = off_diagonal(shear - rotation, shear + rotation, aspect)
+        rows = [sx, xy, tx, yx, sy, ty, zero, zero, zero]
         return torch.matrix_exp(torch.stack(rows, -1).view(-1, 3, 3))[:, :2]
 
     def readable(self, raw: Tensor) -> dict[str, float]:

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from fedpart.warp import off_diagonal
+
 NUM_BINS = 10
 # Bounds the memory of the sampling grid.
 _CHUNK = 1000
@@ -18,6 +20,8 @@ def draw_angles(rng: np.random.Generator, n: int) -> np.ndarray:
 
 def rotate(images: np.ndarray, angles: np.ndarray) -> np.ndarray:
     """Rotate each image about its centre, bilinear, zeros from outside.
+
+    The angle is that of pixels, also where the image is not square.
 
     The arithmetic is float64, so that machines whose float32 kernels differ round to the same
     grey values.
@@ -37,7 +41,8 @@ def rotate(images: np.ndarray, angles: np.ndarray) -> np.ndarray:
         angle = torch.from_numpy(np.array(angles[part], np.float64))
         cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
         # affine_grid maps output to input positions and y points down.
-        affine = torch.stack([cos, -sin, zero, sin, cos, zero], 1).view(-1, 2, 3)
+        xy, yx = off_diagonal(-sin, sin, x.shape[-1] / x.shape[-2])
+        affine = torch.stack([cos, xy, zero, yx, cos, zero], 1).view(-1, 2, 3)
         grid = F.affine_grid(affine, list(x.shape), align_corners=False)
         y = F.grid_sample(x, grid, "bilinear", "zeros", align_corners=False)
         rotated[part] = y.round_().clamp_(0, 255).to(torch.uint8).numpy()

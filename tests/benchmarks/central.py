@@ -12,7 +12,6 @@ from fedpart.augment import Symmetric
 from fedpart.central import Training, make_settings
 from fedpart.models import FixupResNet, MnistCNN
 from fedpart.runtime import prepare_process
-from fedpart.warp import warp
 from tests.benchmarks.workloads import spread
 
 Record = dict[str, object]
@@ -81,7 +80,7 @@ def _times(
     def plain(_: int) -> None:
         copies = data[0].repeat_interleave(samples, 0)
         eps = torch.empty(len(copies), family.noise_size).uniform_(-1, 1, generator=rng)
-        logits = model(warp(copies, family.matrices(widths, eps)))
+        logits = model(family.apply(copies, widths, eps))
         loss = F.cross_entropy(logits.view(batch, samples, -1).mean(1), data[1])
         optimiser.zero_grad()
         loss.backward()

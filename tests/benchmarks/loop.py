@@ -28,7 +28,7 @@ class Dropout(nn.Module):
 
 
 def warp(x: Tensor, widths: Tensor) -> Tensor:
-    """Rotation, shift, scale and shear of each image, drawn anew."""
+    """Rotation, shift, scale and shear of each image, which is square, drawn anew."""
     e = widths * (2 * torch.rand(len(x), 6) - 1)
     c, s = (math.pi * e[:, 0]).cos(), (math.pi * e[:, 0]).sin()
     sx, sy, h = e[:, 3].exp(), e[:, 4].exp(), e[:, 5]

@@ -47,6 +47,12 @@ def generators(widths, noise):
     return total[:2]
 
 
+def of_pixels(matrix, height, width):
+    """A map of pixels about the image's centre, its shift too, where the image is [-1, 1]^2."""
+    scale = np.diag([width / 2, height / 2, 1.0])
+    return (np.linalg.inv(scale) @ np.vstack([matrix, [0.0, 0.0, 1.0]]) @ scale)[:2]
+
+
 def warp(image, matrix):
     """Bilinear resampling of one [h, w] image, zero outside; pixel i lies at (2 i + 1) / n - 1."""
     h, w = image.shape

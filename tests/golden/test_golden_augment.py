@@ -47,6 +47,35 @@ def test_matrix_of_one_draw(family, raw, noise, golden, again):
     np.testing.assert_allclose(got, again, atol=1e-7)
 
 
+@pytest.mark.parametrize(("height", "width"), [(3, 4), (48, 16), (28, 28)])
+def test_angles_and_shears_are_of_pixels_in_an_image_of_any_sides(height, width):
+    """The maps of pixels, factor by factor, with shifts in pixels, are brought to half sides."""
+    half = np.array([width, height]) / 2
+    widths, low, high = (
+        np.array(values) for values in (reference.WIDTHS, reference.LOW, reference.HIGH)
+    )
+    pixels, low_pixels, high_pixels = widths.copy(), low.copy(), high.copy()
+    pixels[1:3] *= half
+    low_pixels[5:] *= half
+    high_pixels[5:] *= half
+    noise, noise7 = reference.NOISE, reference.NOISE7
+    for family, raw, drawn, expected in (
+        (Symmetric(0.05), widths, noise, reference.symmetric(pixels, noise)),
+        (Generators(0.05), widths, noise, reference.generators(pixels, noise)),
+        (
+            *(Asymmetric(0.05), np.concatenate([low, high]), noise7),
+            reference.asymmetric(low_pixels, high_pixels, noise7),
+        ),
+    ):
+        raw, drawn = torch.tensor(raw), torch.tensor([drawn]).double()
+        got = family.matrices(raw, drawn, width / height)[0].numpy()
+        np.testing.assert_allclose(got, reference.of_pixels(expected, height, width), atol=1e-7)
+        image = np.random.default_rng(0).normal(size=(height, width))
+        warped = family.apply(torch.tensor(image)[None, None], raw, drawn)[0, 0].numpy()
+        by_hand = reference.warp(image, reference.of_pixels(expected, height, width))
+        np.testing.assert_allclose(warped, by_hand, atol=1e-5)
+
+
 def test_softplus_widths_are_log_one_plus_exp_of_the_raw_values():
     """Every raw value w becomes log(1 + e^w) before it is a width."""
     raw = torch.tensor(reference.WIDTHS).double()

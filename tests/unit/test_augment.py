@@ -67,8 +67,9 @@ def test_L7_rotation_by_pi_twice_is_the_identity(family):
     torch.testing.assert_close(warp(once, matrix), image, atol=1e-9, rtol=0)
 
 
+@pytest.mark.parametrize("size", [(12, 12), (8, 18)], ids=["square", "oblong"])
 @pytest.mark.parametrize("family", FAMILIES, ids=NAMES)
-def test_L7_finite_differences_of_the_loss_in_eta(family):
+def test_L7_finite_differences_of_the_loss_in_eta(family, size):
     """Through warp, network, dropout and mean logits: analytic equals numeric, float64."""
     names = {"asymmetric": "asymmetric", "generators": "generators"}
     name = NAMES[FAMILIES.index(family)]
@@ -78,7 +79,7 @@ def test_L7_finite_differences_of_the_loss_in_eta(family):
         samples=2,
     )
     assert type(program.hyper.augmentation) is type(family)
-    x, y = _uniform(3, 1, 12, 12, seed=1), torch.tensor([0, 2, 1])
+    x, y = _uniform(3, 1, *size, seed=1), torch.tensor([0, 2, 1])
     merged = program.layout.merge(program.layout.leaves(program.initial.double()))
     start = program.hyper.initial().double() + 0.1 * _uniform(program.hyper.size, seed=2)
 
@@ -154,4 +155,139 @@ def test_the_grid_is_torchs_own_to_the_bit(height, width, dtype):
     assert torch.equal(first, ours)
     assert torch.equal(ours, theirs)
     gradients = [torch.autograd.grad(out.square().sum(), matrices)[0] for out in (ours, theirs)]
+    assert torch.equal(*gradients)
+
+
+def _grey(height, width):
+    """Grey values from 0 to 255, drawn pixel by pixel, so that a small displacement shows."""
+    return (255 * torch.rand(1, 1, height, width, generator=_rng(4), dtype=torch.float64)).round()
+
+
+def _torchvision(image, rotation=0.0, shift=(0.0, 0.0), scale=1.0, shear=(0.0, 0.0)):
+    """torchvision's bilinear warp, told in the units of ``compose``: half-turns, slopes, halves.
+
+    It inverts T R S ShY(-hy) ShX(-hx), so that target to source is ShX ShY S^-1 R^-1 T^-1.
+    """
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    height, width = image.shape[-2:]
+    return v2.functional.affine(
+        image,
+        angle=-180 * rotation,
+        translate=[shift[0] * width / 2, shift[1] * height / 2],
+        scale=1 / scale,
+        shear=[math.degrees(math.atan(slope)) for slope in shear],
+        interpolation=v2.InterpolationMode.BILINEAR,
+    )
+
+
+# Rotation, shift x, shift y, log-scale x, log-scale y, shear; and torchvision's for the same.
+SYMMETRIC = {
+    "45 degrees": ([0.25, 0, 0, 0, 0, 0], {"rotation": 0.25}),
+    "-100 degrees": ([-100 / 180, 0, 0, 0, 0, 0], {"rotation": -100 / 180}),
+    "shear": ([0, 0, 0, 0, 0, 0.7], {"shear": (0.7, 0)}),
+    "shift": ([0, 0.3, -0.45, 0, 0, 0], {"shift": (0.3, -0.45)}),
+    "scale": ([0, 0, 0, -0.4, -0.4, 0], {"scale": math.exp(-0.4)}),
+    "rotation, shift and scale": (
+        [0.15, 0.2, -0.35, 0.3, 0.3, 0],
+        {"rotation": 0.15, "shift": (0.2, -0.35), "scale": math.exp(0.3)},
+    ),
+    "shear, shift and scale": (
+        [0, 0.2, -0.35, 0.3, 0.3, -0.5],
+        {"shear": (-0.5, 0), "shift": (0.2, -0.35), "scale": math.exp(0.3)},
+    ),
+}
+# The same order. A generator shifts the source, not the target, and does not commute with others.
+GENERATORS = {
+    "45 degrees": SYMMETRIC["45 degrees"],
+    "shift": ([0, 0.3, -0.45, 0, 0, 0], {"shift": (-0.3, 0.45)}),
+    "scale": SYMMETRIC["scale"],
+    "rotation and scale": (
+        [0.15, 0, 0, 0.3, 0.3, 0],
+        {"rotation": 0.15, "scale": math.exp(0.3)},
+    ),
+}
+# Rotation, scale x, scale y, shear x, shear y, shift x, shift y.
+ASYMMETRIC = {
+    "rotation and shift": (
+        [0.25, 1, 1, 0, 0, 0.2, -0.35],
+        {"rotation": 0.25, "shift": (0.2, -0.35)},
+    ),
+    "shear x": ([0, 1, 1, 0.7, 0, 0, 0], {"shear": (0.7, 0)}),
+    "shear y and scale": ([0, 1.2, 1.2, 0, 0.7, 0, 0], {"shear": (0, 0.7), "scale": 1.2}),
+}
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("height", "width"), [(16, 48), (48, 16), (28, 28)])
+@pytest.mark.parametrize(
+    ("family", "values", "theirs"),
+    [
+        pytest.param(family, *case, id=f"{type(family).__name__}: {name}")
+        for family, cases in (
+            (Symmetric(0.05), SYMMETRIC),
+            (Generators(0.05), GENERATORS),
+            (Asymmetric(0.05), ASYMMETRIC),
+        )
+        for name, case in cases.items()
+    ],
+)
+def test_images_of_any_sides_are_warped_as_by_torchvision(
+    family, values, theirs, height, width, sign
+):
+    """To one grey level: angles and shears of pixels, shifts in half sides, scales as factors."""
+    image, values = _grey(height, width), torch.tensor(values).double()
+    noise = torch.full((1, family.noise_size), float(sign)).double()
+    raw = sign * values
+    if isinstance(family, Asymmetric):
+        # The noise is at one end of each interval; the other does not matter.
+        raw = torch.cat([values + 0.1, values][::sign])
+    expected = _torchvision(image, **theirs)
+    assert (expected > 0).double().mean() > 0.2
+    torch.testing.assert_close(family.apply(image, raw, noise), expected, atol=1, rtol=0)
+
+
+def _old_compose(angle, shear, scale, shift):
+    """What ``compose`` was when it knew no aspect: right for square images."""
+    (hx, hy), (sx, sy) = shear, scale
+    c, s = angle.cos(), angle.sin()
+    a = torch.stack(
+        [
+            torch.stack([sx * c - hy * sx * s, hx * sy * c - sy * s - s * sy * hx * hy], -1),
+            torch.stack([sx * s + hy * sx * c, c * sy * hx * hy + hx * sy * s + sy * c], -1),
+        ],
+        -2,
+    )
+    return torch.cat([a, -a @ shift.unsqueeze(-1)], -1)
+
+
+def _old_matrices(family, raw, noise):
+    if isinstance(family, Asymmetric):
+        low, high = raw.view(2, 7)
+        rotation, sx, sy, hx, hy, tx, ty = (low + (high - low) * (noise + 1) / 2).unbind(-1)
+        return _old_compose(math.pi * rotation, (hx, hy), (sx, sy), torch.stack([tx, ty], -1))
+    rotation, tx, ty, sx, sy, shear = (family.widths(raw) * noise).unbind(-1)
+    if isinstance(family, Symmetric):
+        shift = torch.stack([tx, ty], -1)
+        return _old_compose(
+            math.pi * rotation, (shear, torch.zeros_like(shear)), (sx.exp(), sy.exp()), shift
+        )
+    zero = torch.zeros_like(rotation)
+    rotation = math.pi * rotation
+    rows = [sx, shear - rotation, tx, shear + rotation, sy, ty, zero, zero, zero]
+    return torch.matrix_exp(torch.stack(rows, -1).view(-1, 3, 3))[:, :2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("family", FAMILIES, ids=NAMES)
+def test_square_images_keep_their_bits(family, dtype):
+    """Matrices, images and gradients are those of the formulas without an aspect."""
+    images = _uniform(50, 1, 9, 9, seed=5).to(dtype)
+    noise = _uniform(50, family.noise_size, seed=6).to(dtype)
+    raw = (family.initial().double() + 0.3 * _uniform(len(family.names), seed=7)).to(dtype)
+    raw.requires_grad_()
+    old = _old_matrices(family, raw, noise)
+    assert torch.equal(family.matrices(raw, noise), old)
+    warped, before = family.apply(images, raw, noise), warp(images, old)
+    assert torch.equal(warped, before)
+    gradients = [torch.autograd.grad(out.square().sum(), raw)[0] for out in (warped, before)]
     assert torch.equal(*gradients)

@@ -201,6 +201,33 @@ def test_rotation_by_a_quarter_is_exact():
     assert np.array_equal(rotate(images, np.full(3, -math.pi)), images[:, :, ::-1, ::-1])
 
 
+@pytest.mark.parametrize(("height", "width"), [(16, 48), (48, 16), (28, 28)])
+@pytest.mark.parametrize("degrees", [45, -100, 90])
+def test_rotation_is_torchvisions_also_where_images_are_not_square(height, width, degrees):
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (2, 3, height, width), dtype=np.uint8)
+    expected = v2.functional.rotate(
+        torch.from_numpy(images), degrees, interpolation=v2.InterpolationMode.BILINEAR
+    ).numpy()
+    turned = rotate(images, np.full(2, math.radians(degrees)))
+    assert np.abs(turned.astype(int) - expected).max() <= 1
+
+
+def test_rotated_square_images_keep_their_bits():
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (200, 1, 28, 28), dtype=np.uint8)
+    angle = torch.from_numpy(draw_angles(rng, 200))
+    cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
+    affine = torch.stack([cos, -sin, zero, sin, cos, zero], 1).view(-1, 2, 3)
+    grid = torch.nn.functional.affine_grid(affine, list(images.shape), align_corners=False)
+    plain = torch.nn.functional.grid_sample(
+        torch.from_numpy(images.astype(np.float64)), grid, align_corners=False
+    )
+    expected = plain.round().clamp(0, 255).to(torch.uint8).numpy()
+    assert np.array_equal(rotate(images, angle.numpy()), expected)
+
+
 def test_rotation_interpolates_and_pads_with_zeros():
     white = np.full((1, 1, 28, 28), 255, np.uint8)
     turned = rotate(white, np.array([math.pi / 4]))[0, 0]
