@@ -201,8 +201,10 @@ def _one_run(
                 progress.warn(text)
             _train(backend, program, data, state, folder, workers)
             with INTERRUPTS.held():
+                from fedpart.plots_curves import draw_run
+
                 importlib.import_module("matplotlib.figure")
-            summary = folder.finish()
+            summary = folder.finish(draw_run)
     progress.end(summary, out)
     return summary, data
 
@@ -230,6 +232,7 @@ def _import(backend: "Backend") -> None:
 def _prepare(config: Config, data: "FederatedData | None") -> "tuple[FederatedData, Program]":
     """Everything that can be wrong with settings, data and model shows here, before any file."""
     check_packages(config.logger)
+    from fedpart.curves import check_columns
     from fedpart.data import load_federated
     from fedpart.plan import check_chunks
     from fedpart.program import program_for
@@ -241,6 +244,7 @@ def _prepare(config: Config, data: "FederatedData | None") -> "tuple[FederatedDa
     if data is None:
         data = load_federated(config)
     program = program_for(config, data)
+    check_columns(program.readable(program.hyper.initial()))
     if config.clients_at_once > 1:
         check_side_by_side(program, data)
     return data, program

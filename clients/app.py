@@ -15,7 +15,7 @@ from flwr.app import (
 )
 from torch import Tensor
 
-from clients.entry import own_id
+from clients.identity import own_id
 from fedpart.client import ClientReply, ClientTask
 from fedpart.config import Config, make_config
 from fedpart.data import FederatedData, load_federated, load_own

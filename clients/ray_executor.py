@@ -14,8 +14,8 @@ from typing import Any, cast
 import numpy as np
 from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 
-from clients.entry import own_id
 from clients.grid import CLIENT_APP_RAISED
+from clients.identity import own_id
 from clients.ray_session import RaySession
 from clients.ray_worker import Worker, register_arrays
 from fedpart.data import FederatedData

@@ -8,9 +8,9 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message
 
 from clients.backend import gpus_for, local_workers, workers_that_fit
-from clients.entry import own_id
 from clients.gpu_share import share_of
 from clients.grid import LocalGrid
+from clients.identity import own_id
 from clients.ray_executor import Cost, RayExecutor
 from clients.ray_session import RaySession
 from fedpart.data import FederatedData

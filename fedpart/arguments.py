@@ -13,8 +13,9 @@ from pydantic.fields import FieldInfo
 from fedpart.config import NOT_RESULTS, Config, keys, load_toml, make_config
 from fedpart.errors import ConfigError
 from fedpart.idle import OF_SPLIT
+from fedpart.plugins import nearest
 from fedpart.run_files import check_shape
-from fedpart.spelling import kebab, nearest
+from fedpart.spelling import kebab
 
 # Nodes of a rehearsal; twenty keep two cores busy.
 MAX_NODES = 100

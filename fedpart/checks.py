@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pydantic import AfterValidator, BeforeValidator
 
-from fedpart.spelling import check_name
+from fedpart.plugins import check_name
 
 MAX_CHUNKS = 255
 # Of a rate; more of it is beyond float32 after Adam's correction.

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from fedpart.client import ClientReply, without_hyper
 from fedpart.config import Config
-from fedpart.errors import ConfigError
-from fedpart.records import DROPPED
+from fedpart.errors import DROPPED, ConfigError
 from fedpart.streams import numpy_rng
 
 

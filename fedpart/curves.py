@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from fedpart.errors import OutputError
+from fedpart.errors import ConfigError, OutputError
 from fedpart.files import write_atomic
 from fedpart.run_files import damaged
 from fedpart.seeds import mean_and_error
@@ -277,9 +277,18 @@ def to_csv(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
     return content.getvalue().encode()
 
 
-def is_column(name: str) -> bool:
-    """Whether tables of curves have a column of this name already, so that psi may not."""
-    return name in (*_COLUMNS, *_COMPARED) or name.startswith(CHUNK_COLUMN)
+def check_columns(names: Iterable[str]) -> None:
+    """Whether hyperparameters may head columns of these names in tables of curves.
+
+    Raises:
+        ConfigError: one is taken.
+    """
+    for name in names:
+        if name in (*_COLUMNS, *_COMPARED) or name.startswith(CHUNK_COLUMN):
+            raise ConfigError(
+                f"a hyperparameter is named {name!r}, as a column of curves.csv or of what "
+                "compare writes is already: name it otherwise"
+            )
 
 
 def _read_csv(path: Path, label: str) -> Curve:

@@ -2,6 +2,8 @@
 
 import re
 
+# Why there is no reply of a client that has dropped out by chance, as the settings want it.
+DROPPED = "dropped out, by client-failure-rate"
 # Between the exceptions of a traceback.
 _CHAIN = "\nThe above exception was the direct cause of the following exception:\n"
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from fedpart.data import FederatedData
 from fedpart.device import moved, on_device
 from fedpart.layout import subnetwork
+from fedpart.likelihood import MICRO_BATCH, log_likelihood
 from fedpart.plugins import own_code
-from fedpart.program import MICRO_BATCH, Program, log_likelihood
+from fedpart.program import Program
 from fedpart.records import EvaluationRecord, SubnetworkRecord
 from fedpart.streams import global_seed, torch_rng
 
@@ -81,7 +82,7 @@ def evaluate(
                 raise EvaluationStopped
             x = program.to_float(images[start : start + micro])
             y = torch.from_numpy(np.array(labels[start : start + micro], np.int64)).to(device)
-            with own_code(program.config, of):
+            with own_code(program.config.model, program.config.augmentation, of):
                 likelihood, predicted = log_likelihood(
                     program, parameters, hyper, x, y, rng, training=False
                 )

@@ -11,10 +11,11 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
-from fedpart.checkpoint import write_tensors
 from fedpart.errors import ConfigError
-from fedpart.program import Program, full_state
+from fedpart.likelihood import full_state
+from fedpart.program import Program
 from fedpart.server import ServerState, initial_state
+from fedpart.tensors import write_tensors
 
 
 def write_model(path: Path, program: Program, state: ServerState) -> None:

@@ -1,19 +1,15 @@
 """What users bring themselves, named as ``module:attribute`` where a setting takes a name."""
 
+import difflib
 import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedpart.errors import ConfigError, FedpartError, cause
-
-if TYPE_CHECKING:
-    from fedpart.central.config import CentralConfig
-    from fedpart.config import Config
 
 
 @contextmanager
@@ -37,16 +33,17 @@ def users_code(kind: str, spec: str) -> Iterator[None]:
         raise ConfigError(f"{kind} {spec!r}: {cause(''.join(told))}") from error
 
 
-def own_code(config: "Config | CentralConfig", doing: str) -> AbstractContextManager[None]:
+def own_code(model: str, augmentation: str, doing: str) -> AbstractContextManager[None]:
     """``users_code`` around what runs both model and augmentation.
 
     Args:
-        config: names them; where neither is the user's own, nothing is caught.
+        model: the setting.
+        augmentation: the setting; where neither names the user's own, nothing is caught.
         doing: what is done with them, for the sentence.
     Raises:
         ConfigError: inside, as ``users_code`` does.
     """
-    settings = {"model": config.model, "augmentation": config.augmentation}
+    settings = {"model": model, "augmentation": augmentation}
     own = [(kind, spec) for kind, spec in settings.items() if ":" in spec]
     if not own:
         return nullcontext()
@@ -89,3 +86,26 @@ def _is_there(module: str) -> bool:
         return False
     except Exception:
         return True
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` for the known name most like ``name``, or an empty string."""
+    # Flags are told apart by what follows their dashes.
+    words = {word.lstrip("-"): word for word in known}
+    matches = difflib.get_close_matches(name.lstrip("-"), words, n=1)
+    return f"; did you mean {words[matches[0]]!r}?" if matches else ""
+
+
+def check_name(value: str, known: Sequence[str], own: str) -> str:
+    """``value``, where it is a known name or says ``module:<own>`` for what the user brings.
+
+    Raises:
+        ValueError: neither; the text goes on after the name of the setting.
+    """
+    module, _, attribute = value.partition(":")
+    if value not in known and not (module and attribute):
+        raise ValueError(
+            f"is {value!r}; it must be one of {', '.join(known)}, or module:{own} for your own"
+            f"{nearest(value, known)}"
+        )
+    return value

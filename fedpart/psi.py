@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from fedpart.augment import Asymmetric, Augmentation, Generators, Symmetric, natural_values
-from fedpart.curves import is_column
 from fedpart.errors import ConfigError
 from fedpart.models import OwnHyper
 
@@ -80,20 +79,15 @@ class HyperSpec:
             yield from own.readable(held[own.name]).items()
 
     def check_names(self) -> None:
-        """Whether the names that ``readable`` gives can head columns.
+        """Whether the names that ``readable`` gives tell hyperparameters apart.
 
         Raises:
-            ConfigError: two are the same, or one is taken.
+            ConfigError: two are the same.
         """
         seen = set()
         for name, _ in self._told(self.initial()):
             if name in seen:
                 raise ConfigError(f"two hyperparameters are named {name!r}: name one otherwise")
-            if is_column(name):
-                raise ConfigError(
-                    f"a hyperparameter is named {name!r}, as a column of curves.csv or of what "
-                    "compare writes is already: name it otherwise"
-                )
             seen.add(name)
 
 

@@ -9,8 +9,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 SCHEMAS = Path(__file__).with_name("schemas")
-# Why there is no reply of a client that has dropped out by chance, as the settings want it.
-DROPPED = "dropped out, by client-failure-rate"
 
 
 class Record(BaseModel):

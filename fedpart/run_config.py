@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedpart.config import load_toml
 from fedpart.errors import ConfigError
-from fedpart.spelling import nearest
+from fedpart.plugins import nearest
 
 # The bundle's top folder, where Flower unpacked it; in a checkout, the checkout.
 _TOP = Path(__file__).resolve().parents[1]

@@ -226,9 +226,11 @@ class RunFolder:
                 "mend the cause and resume the run, or let it try longer with max-empty-rounds"
             )
 
-    def finish(self) -> Summary:
-        """Test accuracy, ``model.pt``, ``curves.png``, ``summary.json``.
+    def finish(self, draw: Callable[[Path], None]) -> Summary:
+        """Test accuracy, ``model.pt``, ``summary.json``, pictures.
 
+        Args:
+            draw: makes the pictures of a finished run in its folder.
         Raises:
             ClientFailure: no reply counted in any round.
         """
@@ -264,9 +266,7 @@ class RunFolder:
             peak_rss_bytes=self._peak_rss,
         )
         self._write("summary.json", summary)
-        from fedpart.plots_curves import draw_run
-
-        draw_run(self.path)
+        draw(self.path)
         self.close("ok", 0)
         return summary
 

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from fedpart.client import ClientReply
-from fedpart.cohort import draw_cohort
 from fedpart.config import Config
 from fedpart.layout import largest_remainder
+from fedpart.optimisers import adam
 from fedpart.program import Program
 from fedpart.streams import numpy_rng
 
-BETA1, BETA2 = 0.9, 0.999
 # Values that are summed and updated at once.
 _BLOCK = 1 << 16
 
@@ -71,34 +70,6 @@ def assign_chunks(config: Config) -> np.ndarray:
     counts = largest_remainder(config.clients, config.chunks)
     chunks = np.repeat(np.arange(config.num_partitions), counts)
     return numpy_rng(config.seed, "chunks").permutation(chunks)
-
-
-def sample_clients(config: Config, server_round: int) -> list[int]:
-    """Everyone who is asked in a round, ascending; see ``draw_cohort``."""
-    return draw_cohort(config, server_round).clients
-
-
-def adam(
-    value: Tensor, gradient: Tensor, m: Tensor, v: Tensor, step: int, lr: float, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One bias-corrected step of Adam, as ``torch.optim.Adam`` takes it.
-
-    Args:
-        value: [n].
-        gradient: [n].
-        m: first moments, [n].
-        v: second moments, [n].
-        step: number of this step, from 1.
-        lr: learning rate.
-        eps: added to the root of the second moment.
-    Returns:
-        new value, m, v; nothing is changed in place.
-    Source: Kingma and Ba 2015; Appendix J ("standard PyTorch values").
-    """
-    m = torch.lerp(m, gradient, 1 - BETA1)
-    v = (v * BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-    denominator = (v.sqrt() / (1 - BETA2**step) ** 0.5).add_(eps)
-    return value.addcdiv(m, denominator, value=-lr / (1 - BETA1**step)), m, v
 
 
 def pseudo_gradient(

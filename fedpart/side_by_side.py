@@ -19,20 +19,15 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedpart.client import (
-    ClientReply,
-    ClientTask,
-    client_update,
-    draw_batches,
-    draw_hyper_batch,
-    reward_gradient,
-)
+from fedpart.client import ClientReply, ClientTask, client_update, draw_batches, draw_hyper_batch
 from fedpart.data import FederatedData
 from fedpart.device import moved, on_device
 from fedpart.errors import ConfigError, cause
+from fedpart.gradients import reward_gradient
 from fedpart.layout import insert, subnetwork
+from fedpart.likelihood import Partitioned, log_likelihood
 from fedpart.models import Streams
-from fedpart.program import Partitioned, Program, log_likelihood
+from fedpart.program import Program
 from fedpart.streams import torch_rng
 
 

@@ -1,11 +1,12 @@
 """How settings are spelled, and what is wrong with one, in a sentence for people."""
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
+
+from fedpart.plugins import nearest
 
 _LIMITS = {
     "greater_than": ("gt", "above"),
@@ -20,29 +21,6 @@ _FEW = 2
 def kebab(name: str) -> str:
     """Field name -> TOML key and flag: ``train_size`` -> ``train-size``."""
     return name.replace("_", "-")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` for the known name most like ``name``, or an empty string."""
-    # Flags are told apart by what follows their dashes.
-    words = {word.lstrip("-"): word for word in known}
-    matches = difflib.get_close_matches(name.lstrip("-"), words, n=1)
-    return f"; did you mean {words[matches[0]]!r}?" if matches else ""
-
-
-def check_name(value: str, known: Sequence[str], own: str) -> str:
-    """``value``, where it is a known name or says ``module:<own>`` for what the user brings.
-
-    Raises:
-        ValueError: neither; the text goes on after the name of the setting.
-    """
-    module, _, attribute = value.partition(":")
-    if value not in known and not (module and attribute):
-        raise ValueError(
-            f"is {value!r}; it must be one of {', '.join(known)}, or module:{own} for your own"
-            f"{nearest(value, known)}"
-        )
-    return value
 
 
 def spelled(fields: Mapping[str, FieldInfo]) -> list[str]:

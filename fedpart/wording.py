@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedpart.config import Config
-from fedpart.records import DROPPED, RoundBrief, RoundRecord, Summary
+from fedpart.errors import DROPPED
+from fedpart.records import RoundBrief, RoundRecord, Summary
 
 Rows = Sequence[tuple[str, str]]
 # Failures of one round that are shown; all are in rounds.jsonl.

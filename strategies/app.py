@@ -14,6 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedpart.algorithm import Observer
 from fedpart.arguments import with_absolute_paths
 from fedpart.config import Config, make_config
+from fedpart.curves import check_columns
 from fedpart.data import load_federated
 from fedpart.errors import ConfigError, FedpartError, OutputError
 from fedpart.idle import first_warnings
@@ -96,6 +97,7 @@ def main(grid: Grid, context: Context) -> None:
     check_chunks(config)
     data = load_federated(config)
     program = program_for(config, data)
+    check_columns(program.readable(program.hyper.initial()))
     state = starting_state(program)
     report = partial(_report, config.rounds)
     folder = RunFolder(choose_folder(config), program, data, report, evaluate_beside=True)
@@ -119,7 +121,9 @@ def main(grid: Grid, context: Context) -> None:
         for text in folder.warnings:
             logger.warning(text)
         strategy.start(grid)
-        summary = folder.finish()
+        from fedpart.plots_curves import draw_run
+
+        summary = folder.finish(draw_run)
         logger.info("final accuracy %.2f %%", 100 * summary.final_accuracy)
     except BaseException as error:
         reason, code = f"{type(error).__name__}: {error}", 1

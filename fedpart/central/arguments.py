@@ -16,7 +16,8 @@ from fedpart.central.config import (
 )
 from fedpart.config import keys, load_toml
 from fedpart.errors import ConfigError
-from fedpart.spelling import kebab, nearest, spelled
+from fedpart.plugins import nearest
+from fedpart.spelling import kebab, spelled
 
 # Where a run is, and how it is watched, may change when it is taken up.
 CHANGEABLE = frozenset({"json_summary", "logger", "checkpoint_every", "data_dir"})

@@ -78,6 +78,7 @@ def central(argv: Sequence[str]) -> None:
 
 
 def _several(out: Path, config: CentralConfig, command: list[str], resume: bool) -> None:
+    from fedpart.central.experiments import EXPERIMENTS
     from fedpart.central.run_folder import CentralRun
     from fedpart.central.sweep import (
         folders,
@@ -94,7 +95,7 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
         ends |= {(one.dataset, "smallest"): (folder, one) for folder, one in reversed(by_size)}
         with INTERRUPTS.working():
             for folder, one in ends.values():
-                CentralRun(folder, one, lambda _: None)
+                CentralRun(folder, one, EXPERIMENTS[one.experiment].task(one), lambda _: None)
         new_parent(out, config)
     # Between two runs there is nothing else that would say so.
     INTERRUPTS.advice = f"; go on with: {_again(out)}"
@@ -160,11 +161,14 @@ def _one(
         resume: whether it has begun already.
         top: what the user goes on with after an interruption.
     """
+    from fedpart.central.experiments import EXPERIMENTS
+    from fedpart.central.plots import draw_run
     from fedpart.central.run_folder import CentralRun
 
     show = _Lines(config)
     with INTERRUPTS.working():
-        run = CentralRun(folder, config, show.evaluation)
+        task = EXPERIMENTS[config.experiment].task(config)
+        run = CentralRun(folder, config, task, show.evaluation)
         try:
             with INTERRUPTS.held():
                 if resume:
@@ -176,7 +180,7 @@ def _one(
                 sys.stderr.write(f"warning: {text}\n")
             run.run()
             with INTERRUPTS.held():
-                return run.finish()
+                return run.finish(draw_run)
         except BaseException as error:
             with INTERRUPTS.ending():
                 code = error.exit_code if isinstance(error, FedpartError) else 1

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -16,12 +17,12 @@ from pydantic import (
 )
 
 from fedpart import checks
-from fedpart.central.laplace import check_laplace
 from fedpart.central.settings import Method, Settings
 from fedpart.config import AUGMENTATIONS, load_toml
 from fedpart.errors import ConfigError, DamagedError, OutputError
+from fedpart.plugins import nearest
 from fedpart.run_files import stored_settings
-from fedpart.spelling import nearest, sentence
+from fedpart.spelling import sentence
 
 TOYS = ("input-selection", "mask-learning")
 EXPERIMENTS = (
@@ -236,10 +237,18 @@ def make_central_config(values: Mapping[str, object]) -> CentralConfig:
     if config.method == "laplace":
         if config.experiment != "input-selection":
             raise ConfigError("method laplace learns no mask; use it with input-selection")
-        check_laplace()
+        _check_laplace()
     elif config.patience and len(config.chunks) == 1:
         raise ConfigError("patience needs L_ML, which one chunk does not have: use 2 or more")
     return config
+
+
+def _check_laplace() -> None:
+    if find_spec("laplace") is None:
+        raise ConfigError(
+            "method is 'laplace', which needs laplace-torch; pip install 'fedpart[laplace]' brings "
+            "it"
+        )
 
 
 def _check_images(config: CentralConfig) -> None:

@@ -2,30 +2,14 @@
 
 import copy
 import warnings
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedpart.central.guard import check_value
 from fedpart.central.training import Training
-from fedpart.errors import ConfigError
 
 _BATCH = 500
-
-
-def check_laplace() -> None:
-    """Whether laplace-torch is there.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if find_spec("laplace") is None:
-        raise ConfigError(
-            "method is 'laplace', which needs laplace-torch; pip install 'fedpart[laplace]' brings "
-            "it"
-        )
 
 
 def log_marginal_likelihood(training: Training, inputs: Tensor, labels: Tensor) -> float:
@@ -42,7 +26,6 @@ def log_marginal_likelihood(training: Training, inputs: Tensor, labels: Tensor) 
     Source: Immer et al. 2021, "Scalable marginal likelihood estimation", post-hoc with a diagonal
         generalised Gauss-Newton matrix; Section 5, "Input Selection".
     """
-    check_laplace()
     with warnings.catch_warnings():
         # Of laplace-torch and what it builds on; nothing a user could do about them.
         warnings.simplefilter("ignore")
@@ -62,4 +45,4 @@ def log_marginal_likelihood(training: Training, inputs: Tensor, labels: Tensor) 
             approximation.fit(DataLoader(TensorDataset(inputs, labels), batch_size=_BATCH))
             approximation.optimize_prior_precision(method="marglik", pred_type="glm")
             value = float(approximation.log_marginal_likelihood().detach()) / len(labels)
-    return check_value(training, "the marginal likelihood", value)
+    return training.check_value("the marginal likelihood", value)

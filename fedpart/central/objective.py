@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from fedpart.central.chunks import check_examples
-from fedpart.central.guard import check_value
 from fedpart.central.training import Training
-from fedpart.program import log_likelihood
+from fedpart.likelihood import log_likelihood
 from fedpart.streams import torch_rng
 
 _BATCH = 1024
@@ -109,5 +108,5 @@ def score_tensors(
             )
             likelihood += float(values.double().sum())
             correct += float((predicted.argmax(-1) == y).sum())
-    mean = check_value(training, "the log-likelihood", likelihood / len(labels))
+    mean = training.check_value("the log-likelihood", likelihood / len(labels))
     return Score(mean, correct / len(labels))

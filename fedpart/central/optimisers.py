@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedpart.central.settings import Settings
 from fedpart.layout import Layout
-from fedpart.server import adam
+from fedpart.optimisers import adam
 
 Moments = tuple[Tensor, ...]
 # A number for all values of a partition, or one for each.

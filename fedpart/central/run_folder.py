@@ -5,6 +5,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,11 @@ from torch.utils.data import TensorDataset
 from fedpart import machine
 from fedpart.central.chunks import check_examples
 from fedpart.central.config import CentralConfig
-from fedpart.central.experiments import EXPERIMENTS
-from fedpart.central.guard import check_finite
 from fedpart.central.objective import out_of_sample, score_tensors, weighted
 from fedpart.central.records import CentralEvaluation, CentralSummary, of_images
 from fedpart.central.state import TrainingState
-from fedpart.central.task import first
+from fedpart.central.task import Task, first
 from fedpart.central.training import Training
-from fedpart.checkpoint import read_checkpoint, write_checkpoint, write_tensors
 from fedpart.data import order_warnings
 from fedpart.errors import DamagedError, OutputError
 from fedpart.files import sync, write_atomic, writing
@@ -34,6 +32,7 @@ from fedpart.records import RunInfo
 from fedpart.run_files import claim_folder, ended_well, never_saved, now
 from fedpart.spelling import kebab
 from fedpart.stored import read_record, read_records, write_ended
+from fedpart.tensors import read_checkpoint, write_checkpoint, write_tensors
 
 OnEvaluation = Callable[[CentralEvaluation], None]
 
@@ -49,14 +48,21 @@ class CentralRun:
         warnings: what the user should know of data and of a resume, one sentence each.
     """
 
-    def __init__(self, path: Path, config: CentralConfig, on_evaluation: OnEvaluation) -> None:
-        """Build the experiment; call ``create`` or ``resume`` next.
+    def __init__(
+        self, path: Path, config: CentralConfig, task: Task, on_evaluation: OnEvaluation
+    ) -> None:
+        """Partition the model; call ``create`` or ``resume`` next.
 
+        Args:
+            path: the folder.
+            config: every setting.
+            task: model and data.
+            on_evaluation: told of every evaluation.
         Raises:
             DataError: a chunk without an example, or examples that cannot be used.
         """
         self.path, self.config, self.on_evaluation = path, config, on_evaluation
-        self.task = task = EXPERIMENTS[config.experiment].task(config)
+        self.task = task
         self.training = Training(
             task.model, TensorDataset(*task.train), config, task.augmentation, task.hyper
         )
@@ -158,9 +164,12 @@ class CentralRun:
         self._clock = time.perf_counter()
         with torch.random.fork_rng(devices=[]):
             while self._state.iteration < self.config.updates and not self._patience_over():
-                with own_code(self.config, "training"):
+                with self._own_code("training"):
                     self.training.step()
                 self._observe()
+
+    def _own_code(self, doing: str) -> AbstractContextManager[None]:
+        return own_code(self.config.model, self.config.augmentation, doing)
 
     def _due(self, done: int) -> bool:
         return done % self.config.eval_every == 0 or self._ends(done)
@@ -173,7 +182,7 @@ class CentralRun:
         done = self.training.state.iteration
         due = self._due(done)
         if due:
-            with own_code(self.config, f"evaluation after iteration {done}"):
+            with self._own_code(f"evaluation after iteration {done}"):
                 evaluation = self._evaluate()
             path = self.path / "evaluations.jsonl"
             with writing(path), path.open("a", encoding="utf-8") as file:
@@ -205,7 +214,7 @@ class CentralRun:
     def _evaluate(self) -> CentralEvaluation:
         training, full = self.training, self.config.num_partitions
         # Nothing that cannot be read again is ever written.
-        check_finite(training)
+        training.check_finite()
         most, ends = self.config.eval_size or None, self._ends(self.training.state.iteration)
         loss = training.take_loss()
         by_chunk = out_of_sample(training, most)
@@ -235,8 +244,12 @@ class CentralRun:
             seconds=self._seconds,
         )
 
-    def finish(self) -> CentralSummary:
-        """``model.pt`` and numbers of the evaluation that counts, ``curves.png``."""
+    def finish(self, draw: Callable[[Sequence[CentralEvaluation], Path], None]) -> CentralSummary:
+        """``model.pt`` and numbers of the evaluation that counts, ``curves.png``.
+
+        Args:
+            draw: makes a picture of the evaluations.
+        """
         counts, config = self._counts, self.config
         self.training.state = self._best
         write_tensors(self.path / "model.pt", self.training.trained())
@@ -261,9 +274,7 @@ class CentralRun:
             peak_rss_bytes=self._peak_rss,
         )
         self._write("summary.json", summary)
-        from fedpart.central.plots import draw_run
-
-        draw_run(self.evaluations, self.path / "curves.png")
+        draw(self.evaluations, self.path / "curves.png")
         self.close("ok", 0)
         return summary
 

@@ -1,6 +1,7 @@
 """Partitioned training in one place: an update of one partition, then one of psi, and so on."""
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,6 @@ from torch.utils.data import Dataset
 
 from fedpart.augment import Augmentation
 from fedpart.central.chunks import Chunks, draw_hyper_batch, draw_updates
-from fedpart.central.guard import check_finite, check_value
 from fedpart.central.hyper import DeclaredPsi
 from fedpart.central.networks import only, separate
 from fedpart.central.optimisers import (
@@ -25,14 +25,16 @@ from fedpart.central.optimisers import (
 )
 from fedpart.central.settings import Settings
 from fedpart.central.state import TrainingState
-from fedpart.checkpoint import read_checkpoint, write_checkpoint
-from fedpart.client import psi_gradient, reward_gradient, weight_gradient
-from fedpart.errors import ConfigError, OutputError
+from fedpart.errors import ConfigError, DivergedError, OutputError
+from fedpart.gradients import psi_gradient, reward_gradient, weight_gradient
 from fedpart.layout import Layout, insert, subnetwork
+from fedpart.likelihood import Partitioned, allows_channels_last, full_state
 from fedpart.models import check_module, swap_dropout, try_out
-from fedpart.program import Partitioned, allows_channels_last, full_state
+from fedpart.psi import runaway
 from fedpart.runtime import check_device
+from fedpart.spelling import kebab
 from fedpart.streams import numpy_rng, torch_rng, torch_seed
+from fedpart.tensors import read_checkpoint, write_checkpoint
 
 
 class Training:
@@ -163,7 +165,7 @@ class Training:
                         callback(self)
                 except StopIteration:
                     break
-        check_finite(self)
+        self.check_finite()
 
     def step(self) -> None:
         """One iteration: an update of one partition, and one of psi where there is any.
@@ -180,7 +182,7 @@ class Training:
             state = replace(state, **self._rested(state.theta))
         for partition, batch in draw_updates(draws, self.chunks, settings, state.iteration):
             state = self.update_weights(state, partition, *self.take(batch), rng=rng)
-        check_value(self, "the loss", state.loss, state.iteration + 1)
+        self.check_value("the loss", state.loss, state.iteration + 1)
         if self.learns_hyper and not finetuning:
             chunk, batch = draw_hyper_batch(
                 draws, self.chunks, settings.chunks, settings.batch_size
@@ -188,6 +190,47 @@ class Training:
             rng = torch_rng(*key, 2, device=settings.device)
             state = self.update_hyper(state, chunk, *self.take(batch), rng=rng)
         self.state = replace(state, iteration=state.iteration + 1)
+
+    def check_finite(self) -> None:
+        """Whether weights and psi are finite, psi also in plain units, and widths in their limit.
+
+        Raises:
+            DivergedError: one is not.
+        """
+        if (found := runaway(self.psi, self.state.hyper.cpu())) is not None:
+            raise self._diverged(*found, self.state.iteration)
+        plain = torch.tensor(list(self.hyper.values()), dtype=torch.float64)
+        for what, values in (("a weight", self.state.theta), ("psi", plain)):
+            bad = values[~values.isfinite()]
+            if len(bad):
+                raise self._diverged(what, float(bad[0]), self.state.iteration)
+
+    def check_value(self, what: str, value: float, iteration: int | None = None) -> float:
+        """A number that this training has come to, where it is finite.
+
+        Args:
+            what: the number is.
+            value: it.
+            iteration: it is of, or that of the state.
+        Raises:
+            DivergedError: it is not finite.
+        """
+        if math.isfinite(value):
+            return value
+        raise self._diverged(what, value, self.state.iteration if iteration is None else iteration)
+
+    def _diverged(self, what: str, value: float, iteration: int) -> DivergedError:
+        settings = self.settings
+        tuned = settings.finetune > 0 and self.state.iteration > settings.iterations
+        rates = ["finetune_lr" if tuned else "lr"]
+        # Weights and psi spoil each other within one iteration: either may be to blame.
+        if self.learns_hyper:
+            rates.append("augerino_lr" if settings.method == "augerino" else "hyper_lr")
+        told = " and ".join(f"{kebab(rate)} {getattr(settings, rate):g}" for rate in rates)
+        ones = "smaller ones" if len(rates) > 1 else "a smaller one"
+        return DivergedError(
+            f"{what} is {value} at iteration {iteration:,} with {told}: start anew with {ones}"
+        )
 
     def take(self, positions: np.ndarray) -> tuple[Tensor, Tensor]:
         """Examples of ``chunks`` at these positions, where training computes."""

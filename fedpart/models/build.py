@@ -14,8 +14,7 @@ from fedpart.models.hyper import noise
 from fedpart.models.mlp import MLP
 from fedpart.models.resnet9 import ResNet9, ResNet9Narrow
 from fedpart.models.wide import WideResNet
-from fedpart.plugins import call_own
-from fedpart.spelling import check_name
+from fedpart.plugins import call_own, check_name
 from fedpart.streams import global_seed
 
 

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedpart.cohort import draw_cohort
 from fedpart.data import FederatedData
 from fedpart.program import Program
-from fedpart.server import sample_clients
 
 TEMPERATURE = 0.1
 
@@ -64,7 +64,7 @@ class Loop(ABC):
     def __call__(self, server_round: int) -> None:
         start = [w.detach().clone() for w in self.weights]
         mean = [torch.zeros_like(w) for w in self.weights]
-        for client in sample_clients(self.config, server_round):
+        for client in draw_cohort(self.config, server_round).clients:
             images, labels = self.data.client(client)
             x, y = self.program.to_float(images), torch.from_numpy(labels)
             for _ in range(self.partitions(client, x, y)):

@@ -14,7 +14,7 @@ import torch
 from fedpart.client import ClientReply, ClientTask, client_update
 from fedpart.cohort import draw_cohort, settle
 from fedpart.runtime import prepare_process
-from fedpart.server import assign_chunks, initial_state, sample_clients, server_update
+from fedpart.server import assign_chunks, initial_state, server_update
 from fedpart.wire import encode, reply_arrays, reply_fields, validate
 from tests.benchmarks.bare import BareLoop
 from tests.benchmarks.central import cost
@@ -232,7 +232,7 @@ def server_and_wire(quick: bool) -> Record:
         client_update(
             program, ClientTask(1, i, int(chunks[i]), state.theta, state.hyper), *data.client(i)
         )
-        for i in sample_clients(program.config, 1)
+        for i in draw_cohort(program.config, 1).clients
     ]
     encoded = [{n: encode(t) for n, t in reply_arrays(r).items()} for r in replies]
 

@@ -17,12 +17,13 @@ import torch
 import torch.nn.functional as F
 
 from fedpart.client import ClientReply, ClientTask, client_update
+from fedpart.cohort import draw_cohort
 from fedpart.data import to_float
 from fedpart.evaluation import evaluate
 from fedpart.program import Program
 from fedpart.run_folder import RunFolder
 from fedpart.runtime import prepare_process
-from fedpart.server import ServerState, assign_chunks, initial_state, sample_clients
+from fedpart.server import ServerState, assign_chunks, initial_state
 from tests.benchmarks.bare import BareLoop
 from tests.benchmarks.same import SameLoop
 from tests.benchmarks.workloads import synthetic, workload
@@ -132,7 +133,7 @@ def clients_only(connection: Connection, name: str, rounds: int) -> None:
     state, chunks = initial_state(program), assign_chunks(program.config)
     tasks = [
         ClientTask(1, i, int(chunks[i]), state.theta, state.hyper)
-        for i in sample_clients(program.config, 1)
+        for i in draw_cohort(program.config, 1).clients
     ]
 
     def of_all() -> None:

@@ -16,6 +16,7 @@ import torch
 from command_line import SIM
 
 from fedpart.central.config import make_central_config, preset, read_central_config
+from fedpart.central.experiments import EXPERIMENTS
 from fedpart.central.records import FILES, schema
 from fedpart.central.sweep import Sweep
 from fedpart.records import SCHEMAS
@@ -112,7 +113,8 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(sim, home):
     flags = dict(zip((flag[2:] for flag in MASK[1::2]), MASK[2::2], strict=True))
     values = preset("mask-learning") | flags
     config = make_central_config(values | {"checkpoint-every": 20, "out": str(home / "cut")})
-    run = CentralRun(home / "cut", config, kill)
+    task = EXPERIMENTS[config.experiment].task(config)
+    run = CentralRun(home / "cut", config, task, kill)
     run.create(["test"])
     with pytest.raises(Killed):
         run.run()

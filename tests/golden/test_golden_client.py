@@ -8,7 +8,8 @@ import torch
 
 from fedpart.algorithm import run
 from fedpart.client import ClientTask, client_update
-from fedpart.server import assign_chunks, initial_state, sample_clients
+from fedpart.cohort import draw_cohort
+from fedpart.server import assign_chunks, initial_state
 from fedpart.streams import numpy_rng, torch_rng
 
 LR = 0.5
@@ -91,7 +92,7 @@ def test_two_rounds_of_the_algorithm_equal_numpy(program):
     def cohort(server_round):
         def replies(theta, logit):
             answers = []
-            for i in sample_clients(program.config, server_round):
+            for i in draw_cohort(program.config, server_round).clients:
                 x, y = data.client(i)
                 deltas, gradient, _ = _reference(
                     program, server_round, i, int(chunks[i]), theta, logit, x, y

@@ -24,6 +24,7 @@ from fedpart.config import make_config
 from fedpart.data import load_federated
 from fedpart.errors import ConfigError
 from fedpart.model_file import starting_state
+from fedpart.plots_curves import draw_run
 from fedpart.program import build_program
 from fedpart.run_folder import RunFolder
 from fedpart.wire import model_bytes
@@ -95,7 +96,7 @@ def test_same_bits_and_bytes_as_the_plain_loop(deployment, tmp_path):
     state = starting_state(program)
     folder.create(state, [])
     run_algorithm(program, data, state, folder)
-    folder.finish()
+    folder.finish(draw_run)
 
     # One node holds its own images, and nothing else of the data set.
     images, labels = data.client(1)

@@ -22,8 +22,9 @@ from fedpart import algorithm
 from fedpart.accounting import round_record
 from fedpart.client import client_update
 from fedpart.cohort import draw_cohort
-from fedpart.records import DROPPED, RoundRecord
-from fedpart.server import initial_state, sample_clients
+from fedpart.errors import DROPPED
+from fedpart.records import RoundRecord
+from fedpart.server import initial_state
 from strategies.app import run
 
 
@@ -131,7 +132,7 @@ def test_over_selection_goes_on_with_those_who_are_left(data, monkeypatch):
 def test_a_gradient_of_psi_that_is_not_finite_costs_nothing_but_itself(data, monkeypatch):
     """Weights, moments and counters as with it; psi as without it; counted and named."""
     program = build(clients_per_round=10)
-    victim = next(i for i in sample_clients(program.config, 1) if chunk_of(program, i) > 0)
+    victim = next(i for i in draw_cohort(program.config, 1).clients if chunk_of(program, i) > 0)
 
     def poisoned(gradient):
         def update(program, task, images, labels):
@@ -176,7 +177,7 @@ def chunk_of(program, client_id: int) -> int:
 def test_a_reply_of_another_run_is_refused(data):
     """Though round, client, chunk and every array are right."""
     program, other = build(), build(seed=1)
-    client_id = sample_clients(program.config, 1)[0]
+    client_id = draw_cohort(program.config, 1).clients[0]
 
     def alter(replies):
         for reply in replies:

@@ -14,16 +14,11 @@ from clients.entry import app
 from clients.grid import InlineExecutor, LocalGrid, inline_grid
 from fedpart import algorithm, side_by_side
 from fedpart.client import ClientReply, ClientTask, client_update
+from fedpart.cohort import draw_cohort
 from fedpart.config import make_config
 from fedpart.data import FederatedData
 from fedpart.program import Program, build_program
-from fedpart.server import (
-    ServerState,
-    assign_chunks,
-    initial_state,
-    sample_clients,
-    server_update,
-)
+from fedpart.server import ServerState, assign_chunks, initial_state, server_update
 from strategies.app import run
 
 ROUNDS = 3
@@ -157,7 +152,7 @@ def without(program: Program, data: FederatedData, absent: dict[int, set[int]]) 
                 ClientTask(number, i, int(chunks[i]), state.theta, state.hyper),
                 *data.client(i),
             )
-            for i in sample_clients(program.config, number)
+            for i in draw_cohort(program.config, number).clients
             if i not in absent.get(number, set())
         ]
         state = server_update(program, state, replies)
@@ -241,7 +236,7 @@ def raising(monkeypatch, bad: set[tuple[int, int]]) -> None:
 
 def test_a_client_that_raises_costs_nobody_else_anything(program, data, monkeypatch, capfd, caplog):
     """State and record; and nothing is said behind the observer's back."""
-    client_id = sample_clients(program.config, 2)[1]
+    client_id = draw_cohort(program.config, 2).clients[1]
     raising(monkeypatch, {(2, client_id)})
     recorder = Recorder()
     state = run(program, initial_state(program), recorder, inline_grid(program, data))
@@ -261,7 +256,7 @@ def test_a_client_that_raises_costs_nobody_else_anything(program, data, monkeypa
 
 def test_failures_are_the_same_in_both_back_ends(program, data, monkeypatch):
     """One that raises, one that diverges, and a round in which all do: state, records, bytes."""
-    first, second = (sample_clients(program.config, n) for n in (1, 2))
+    first, second = (draw_cohort(program.config, n).clients for n in (1, 2))
     raising(monkeypatch, {(1, first[0])} | {(2, i) for i in second})
 
     def diverging(update):
@@ -329,7 +324,7 @@ def spoil(content: RecordDict, numbers: dict, arrays: dict) -> None:
 def test_a_refused_reply_is_named_and_costs_nobody_else_anything(data, fault):
     """Whatever is wrong with it, and although it is sent twice."""
     program = build()
-    client_id = sample_clients(program.config, 1)[0]
+    client_id = draw_cohort(program.config, 1).clients[0]
     numbers, arrays, words = SPOILT[fault]
 
     def alter(replies: list[Message]) -> list[Message]:
@@ -348,7 +343,7 @@ def test_a_refused_reply_is_named_and_costs_nobody_else_anything(data, fault):
 
 
 def test_a_missing_reply_costs_nobody_else_anything(program, data):
-    cohort = sample_clients(program.config, 1)
+    cohort = draw_cohort(program.config, 1).clients
     recorder = Recorder()
 
     def lose(replies):

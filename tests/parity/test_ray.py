@@ -28,9 +28,10 @@ from clients.ray_grid import ray_grid
 from clients.ray_session import RaySession
 from clients.ray_worker import Worker
 from fedpart import algorithm
+from fedpart.cohort import draw_cohort
 from fedpart.errors import ConfigError
 from fedpart.run_folder import RunFolder
-from fedpart.server import initial_state, sample_clients
+from fedpart.server import initial_state
 from strategies.app import run
 
 pytest.importorskip("ray")
@@ -189,7 +190,7 @@ def test_a_killed_worker_costs_nobody_anything(workers, data, tmp_path, caplog):
 def test_a_client_that_kills_two_workers_is_the_only_one_to_fail(
     pair, program, data, tmp_path, monkeypatch
 ):
-    client_id = sample_clients(program.config, 2)[1]
+    client_id = draw_cohort(program.config, 2).clients[1]
     recorder = Recorder()
     tries = tmp_path / "tries"
 
@@ -219,7 +220,7 @@ def test_a_client_that_kills_two_workers_is_the_only_one_to_fail(
 
 
 def test_a_client_that_raises_is_not_tried_again(pair, program, data, tmp_path, capfd):
-    client_id = sample_clients(program.config, 2)[1]
+    client_id = draw_cohort(program.config, 2).clients[1]
     tries = tmp_path / "tries"
 
     def fail(task) -> None:
@@ -241,7 +242,7 @@ def test_a_client_that_raises_is_not_tried_again(pair, program, data, tmp_path, 
 
 def test_who_is_late_is_missing_and_the_next_round_is_whole(workers, data, tmp_path):
     program = build(round_timeout=2.0)
-    client_id = sample_clients(program.config, 1)[0]
+    client_id = draw_cohort(program.config, 1).clients[0]
     release = tmp_path / "release"
 
     def wait(task) -> None:

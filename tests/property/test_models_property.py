@@ -14,10 +14,11 @@ from torch.func import functional_call
 
 from fedpart.algorithm import run
 from fedpart.client import ClientTask, client_update
+from fedpart.cohort import draw_cohort
 from fedpart.layout import insert, subnetwork
 from fedpart.models import MODELS
 from fedpart.program import Program, build_program
-from fedpart.server import assign_chunks, initial_state, sample_clients
+from fedpart.server import assign_chunks, initial_state
 from fedpart.streams import numpy_rng
 from fedpart.wire import model_bytes, through_gate
 
@@ -169,7 +170,7 @@ def test_L6_one_chunk_is_fedavg_with_stock_optimisers(model):
     network.double()
     config, trained = program.config, []
     assert assign_chunks(config).tolist() == [0, 0]
-    for client in sample_clients(config, 1):
+    for client in draw_cohort(config, 1).clients:
         local = copy.deepcopy(network).train()
         sgd = torch.optim.SGD(local.parameters(), lr=config.client_lr)
         images, labels = data.client(client)

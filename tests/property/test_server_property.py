@@ -6,12 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpart.cohort import draw_cohort
 from fedpart.layout import largest_remainder
 from fedpart.server import (
     assign_chunks,
     initial_state,
     pseudo_gradient,
-    sample_clients,
     server_update,
 )
 
@@ -118,7 +118,7 @@ def test_chunks_and_cohorts_fit_the_settings(clients, seed, data):
     config = tiny.config(clients=clients, clients_per_round=size, seed=seed, chunks=(0.7, 0.2, 0.1))
     counts = np.bincount(assign_chunks(config), minlength=3).tolist()
     assert counts == largest_remainder(clients, (0.7, 0.2, 0.1))
-    cohort = sample_clients(config, 1)
+    cohort = draw_cohort(config, 1).clients
     assert cohort == sorted(set(cohort))
     assert len(cohort) == size
     assert cohort[0] >= 0

@@ -14,7 +14,7 @@ from fedpart.augment import (
     Symmetric,
     build_augmentation,
 )
-from fedpart.program import log_likelihood
+from fedpart.likelihood import log_likelihood
 from fedpart.warp import _pixels, compose, warp
 
 FAMILIES = [Symmetric(0.05), Symmetric(0.05, "softplus"), Asymmetric(0.05), Generators(0.05)]

@@ -17,7 +17,7 @@ installed = importlib.util.find_spec("laplace") is not None
 
 
 def test_without_the_package_one_sentence_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr("fedpart.central.laplace.find_spec", lambda name: None)
+    monkeypatch.setattr("fedpart.central.config.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs laplace-torch; pip install 'fedpart\[laplace\]'"):
         make_central_config({"experiment": "input-selection", "method": "laplace"})
 

@@ -15,8 +15,8 @@ from fedpart.central import Training, make_settings
 from fedpart.central.chunks import draw_updates
 from fedpart.central.images import draw_psi, extractor_as_psi
 from fedpart.central.objective import out_of_sample
-from fedpart.client import psi_gradient
 from fedpart.errors import ConfigError
+from fedpart.gradients import psi_gradient
 from fedpart.models import WideResNet
 from fedpart.streams import numpy_rng, torch_rng
 

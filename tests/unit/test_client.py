@@ -10,10 +10,11 @@ import tiny
 import torch
 from torch.func import functional_call
 
-import fedpart.program
+import fedpart.likelihood
 from fedpart.algorithm import run
-from fedpart.client import ClientTask, client_update, hyper_gradient, weight_gradient
+from fedpart.client import ClientTask, client_update, hyper_gradient
 from fedpart.data import to_float
+from fedpart.gradients import weight_gradient
 from fedpart.layout import subnetwork
 from fedpart.server import assign_chunks, initial_state
 
@@ -223,7 +224,7 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(monkeypatch, model):
     data = to_float(x), torch.from_numpy(y)
     theta, rng = _task(program, 0).theta, torch.Generator()
     whole, loss = weight_gradient(program, program.leaves(theta), torch.zeros(0), *data, rng)
-    monkeypatch.setattr(fedpart.program, "MICRO_BATCH", 2)
+    monkeypatch.setattr(fedpart.likelihood, "MICRO_BATCH", 2)
     assert len(list(program.micro_batches(*data))) == 5
     parts, loss_of_parts = weight_gradient(
         program, program.leaves(theta), torch.zeros(0), *data, rng
@@ -240,7 +241,7 @@ def test_micro_batches_give_the_psi_gradient_of_all_images(monkeypatch):
     x, y = tiny.images(9)
     data = to_float(x), torch.from_numpy(y)
     whole = hyper_gradient(program, task, *data)
-    monkeypatch.setattr(fedpart.program, "MICRO_BATCH", 3)
+    monkeypatch.setattr(fedpart.likelihood, "MICRO_BATCH", 3)
     parts = hyper_gradient(program, task, *data)
     torch.testing.assert_close(parts[0], whole[0], atol=1e-6, rtol=1e-4)
     assert parts[1] == pytest.approx(whole[1], rel=1e-5)

@@ -8,9 +8,7 @@ import tiny
 import torch
 
 from fedpart.cohort import Cohort, Failure, availability, draw_cohort, settle
-from fedpart.errors import ConfigError
-from fedpart.records import DROPPED
-from fedpart.server import sample_clients
+from fedpart.errors import DROPPED, ConfigError
 from fedpart.streams import numpy_rng
 
 CHUNKS = [0] * 10
@@ -37,7 +35,7 @@ def test_without_faults_the_cohort_is_what_it_always_was():
     rng = numpy_rng(config.seed, "cohort", 7)
     drawn = [int(i) for i in rng.choice(100, 10, replace=False)]
     assert draw_cohort(config, 7) == Cohort(tuple(drawn), frozenset())
-    assert sample_clients(config, 7) == sorted(drawn)
+    assert draw_cohort(config, 7).clients == sorted(drawn)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ import tiny
 import torch
 
 from fedpart.client import ClientTask, client_update
+from fedpart.cohort import draw_cohort
 from fedpart.config import make_config
 from fedpart.data import load_federated, to_float
 from fedpart.data.rotate import angle_bins, draw_angles, rotate
 from fedpart.errors import DataError
 from fedpart.evaluation import evaluate
-from fedpart.server import assign_chunks, sample_clients
+from fedpart.server import assign_chunks
 
 
 def write_digits(folder, n, tests=0):
@@ -115,7 +116,7 @@ def test_all_else_follows_the_seed_of_the_run():
             "defaults": program.default.tolist(),
             "partitions": program.layout.ids.tolist(),
             "chunks": assign_chunks(program.config).tolist(),
-            "cohorts": [sample_clients(program.config, r) for r in range(1, 5)],
+            "cohorts": [draw_cohort(program.config, r).clients for r in range(1, 5)],
         }
 
     def drawn(program):

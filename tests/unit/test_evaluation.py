@@ -6,7 +6,7 @@ import tiny
 import torch
 from torch.func import functional_call
 
-import fedpart.program
+import fedpart.likelihood
 from fedpart.data import to_float
 from fedpart.evaluation import evaluate
 from fedpart.layout import subnetwork
@@ -42,7 +42,7 @@ def test_micro_batches_do_not_change_the_result(monkeypatch):
     program = tiny.program(augmentation="none", samples=1)
     x, y = tiny.images(20)
     whole = evaluate(program, _theta(program), program.hyper.initial(), x, y, 1)
-    monkeypatch.setattr(fedpart.program, "MICRO_BATCH", 3)
+    monkeypatch.setattr(fedpart.likelihood, "MICRO_BATCH", 3)
     parts = evaluate(program, _theta(program), program.hyper.initial(), x, y, 1)
     assert parts.loss == pytest.approx(whole.loss, rel=1e-6)
     assert np.array_equal(parts.correct, whole.correct)

@@ -8,6 +8,7 @@ import tiny
 from fedpart import algorithm, evaluator
 from fedpart.evaluation import EvaluationStopped, evaluation_record
 from fedpart.evaluator import Evaluator, Pending
+from fedpart.plots_curves import draw_run
 from fedpart.run_files import read_lines
 from fedpart.run_folder import RunFolder
 from fedpart.server import initial_state
@@ -27,7 +28,7 @@ def folder_of(path, data, beside: bool) -> RunFolder:
 
 def run(program, data, folder, state) -> None:
     algorithm.run(program, data, state, folder)
-    folder.finish()
+    folder.finish(draw_run)
 
 
 def lines(folder: RunFolder) -> list[dict[str, object]]:

@@ -19,6 +19,12 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 """
 
+LOADED = """
+import sys
+
+print(*{name.split(".")[1] for name in sys.modules if name.startswith("fedpart.")})
+"""
+
 
 def run(blocked: set[str], code: str) -> str:
     done = subprocess.run(
@@ -65,3 +71,9 @@ def test_tables_and_comparisons_need_no_torch():
 
 def test_a_node_says_who_it_is_without_torch():
     run({"torch", "torchvision", "ray"}, "import clients.entry")
+
+
+def test_the_likelihood_and_its_gradients_know_no_runs_reports_data_or_settings():
+    out = run({"flwr", "ray", "pydantic", "matplotlib"}, "import fedpart.gradients\n" + LOADED)
+    method = "augment errors gradients layout likelihood models own_augmentation plugins psi"
+    assert set(out.split()) == set(f"{method} streams warp".split())

@@ -11,10 +11,12 @@ from torch.utils.data import TensorDataset
 from torchvision.models import resnet18
 
 from fedpart.central import Training, make_settings
-from fedpart.client import ClientTask, client_update, weight_gradient
+from fedpart.client import ClientTask, client_update
 from fedpart.errors import ConfigError
+from fedpart.gradients import weight_gradient
+from fedpart.likelihood import allows_channels_last
 from fedpart.models import MODELS
-from fedpart.program import allows_channels_last, build_program, noise_images
+from fedpart.program import build_program, noise_images
 from fedpart.server import assign_chunks, initial_state
 from fedpart.side_by_side import check_side_by_side, cohort_update
 

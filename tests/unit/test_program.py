@@ -7,10 +7,12 @@ import pytest
 import tiny
 import torch
 
+from fedpart.curves import check_columns
 from fedpart.data import to_float
 from fedpart.errors import ConfigError
+from fedpart.likelihood import full_state, log_likelihood
 from fedpart.models import OwnHyper
-from fedpart.program import build_program, full_state, log_likelihood
+from fedpart.program import build_program
 
 
 def _rng(seed=0):
@@ -81,10 +83,16 @@ def test_psi_of_the_mnist_cnn():
 )
 def test_a_hyperparameter_of_a_layer_needs_a_name_of_its_own(name, sentence):
     """Or it would be lost under that of another, in records and in curves.csv."""
-    hyper = tiny.program().hyper
-    replace(hyper, own=(OwnHyper("other", torch.zeros(2), torch.exp),)).check_names()
+
+    def check(name, count):
+        own = (OwnHyper(name, torch.zeros(count), torch.exp),)
+        hyper = replace(tiny.program().hyper, own=own)
+        hyper.check_names()
+        check_columns(hyper.readable(hyper.initial()))
+
+    check("other", 2)
     with pytest.raises(ConfigError, match=sentence):
-        replace(hyper, own=(OwnHyper(name, torch.zeros(1), torch.exp),)).check_names()
+        check(name, 1)
 
 
 def test_fedavg_learns_no_psi_and_keeps_its_dropout():

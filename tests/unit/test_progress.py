@@ -4,15 +4,9 @@ import json
 from rich.console import Console
 
 from fedpart.config import Config
+from fedpart.errors import DROPPED
 from fedpart.progress import JsonProgress, LiveProgress, PlainProgress, make_progress
-from fedpart.records import (
-    DROPPED,
-    ClientRecord,
-    EvaluationRecord,
-    FailureRecord,
-    RoundRecord,
-    Summary,
-)
+from fedpart.records import ClientRecord, EvaluationRecord, FailureRecord, RoundRecord, Summary
 from fedpart.wording import (
     UploadShare,
     describe,

@@ -124,6 +124,11 @@ def remembered(program, task, images, labels):
     return _replies[key]
 
 
+def draw(folder: Path) -> None:
+    """Drawing takes as long as the rest together; that a picture is there is all that counts."""
+    (folder / "curves.png").write_bytes(b"x")
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """These tests run the same rounds some hundred times: leave out what they are not about."""
@@ -133,10 +138,6 @@ def _quick(monkeypatch):
     monkeypatch.setattr("fedpart.machine.versions", lambda: versions)
     # The real one takes most of the time, and shows in a power cut only.
     monkeypatch.setattr(os, "fsync", lambda handle: None)
-    # Drawing takes as long as the rest together; that a picture is there is all that counts here.
-    monkeypatch.setattr(
-        "fedpart.plots_curves.draw_run", lambda f: (f / "curves.png").write_bytes(b"x")
-    )
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +163,7 @@ def work(path, program, data, begin) -> None:
     folder = folder_of(path, program, data)
     try:
         algorithm.run(program, data, begin(folder), folder)
-        folder.finish()
+        folder.finish(draw)
     except KeyboardInterrupt:
         folder.close("interrupted", 130)
         raise
@@ -204,11 +205,7 @@ def plain(value):
 def whole(program, small_data, tmp_path_factory) -> dict[str, object]:
     """The outcome of a run without a break."""
     path = tmp_path_factory.mktemp("whole") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "fedpart.plots_curves.draw_run", lambda f: (f / "curves.png").write_bytes(b"x")
-        )
-        start(path, program, small_data)
+    start(path, program, small_data)
     return outcome(path)
 
 
@@ -418,7 +415,7 @@ def test_of_two_that_start_at_once_one_is_refused_and_changes_nothing(
         first.create(state, COMMAND)
         if ended_already:
             algorithm.run(program, small_data, state, first)
-            first.finish()
+            first.finish(draw)
         return lock(folder)
 
     monkeypatch.setattr(run_files, "lock_run", overtaken)
@@ -427,7 +424,7 @@ def test_of_two_that_start_at_once_one_is_refused_and_changes_nothing(
     assert second.close("error", 4) is None
     if not ended_already:
         algorithm.run(program, small_data, state, first)
-        first.finish()
+        first.finish(draw)
     assert outcome(path) == whole
 
 

@@ -12,15 +12,15 @@ from torch.func import functional_call
 
 from fedpart.accounting import fedavg_bytes
 from fedpart.algorithm import run
+from fedpart.cohort import draw_cohort
 from fedpart.data import to_float
+from fedpart.optimisers import adam
 from fedpart.program import build_program
 from fedpart.server import (
-    adam,
     assign_chunks,
     initial_state,
     mean_hyper_gradient,
     pseudo_gradient,
-    sample_clients,
     server_update,
 )
 from fedpart.streams import numpy_rng
@@ -179,9 +179,9 @@ def test_chunks_have_exact_counts_and_follow_the_seed():
 def test_cohorts_are_distinct_clients_ascending_and_equally_likely():
     """Ten of a hundred without replacement, another ten each round, each client as often."""
     config = tiny.config(clients=100, clients_per_round=10)
-    cohorts = [sample_clients(config, r) for r in range(1, 2001)]
+    cohorts = [draw_cohort(config, r).clients for r in range(1, 2001)]
     assert all(c == sorted(set(c)) and len(c) == 10 for c in cohorts)
-    assert cohorts[0] == sample_clients(config, 1)
+    assert cohorts[0] == draw_cohort(config, 1).clients
     assert cohorts[0] != cohorts[1]
     counts = np.bincount(np.concatenate(cohorts), minlength=100)
     # Binomial(2000, 0.1): standard deviation 13.4.
@@ -200,7 +200,7 @@ def test_L5_bytes_over_many_rounds_are_the_papers_share(shares):
     program, expected = shares
     chunks = assign_chunks(program.config)
     rounds = range(1, 2001)
-    drawn = np.concatenate([sample_clients(program.config, r) for r in rounds])
+    drawn = np.concatenate([draw_cohort(program.config, r).clients for r in rounds])
     of_chunk = [model_bytes(program, k) for k in range(program.layout.num_partitions)]
     up = np.mean([of_chunk[chunks[i]][0] for i in drawn]) / fedavg_bytes(program)
     down = np.mean([of_chunk[chunks[i]][1] for i in drawn]) / fedavg_bytes(program)
@@ -226,7 +226,7 @@ def test_L6_one_chunk_is_fedavg_with_stock_optimisers():
     server = torch.optim.Adam(network.parameters(), lr=config.server_lr, eps=config.adam_eps)
     for server_round in (1, 2, 3):
         trained = []
-        for i in sample_clients(config, server_round):
+        for i in draw_cohort(config, server_round).clients:
             client = copy.deepcopy(network)
             sgd = torch.optim.SGD(client.parameters(), lr=config.client_lr)
             x, y = data.client(i)

@@ -18,12 +18,13 @@ from torch import nn
 
 from clients.grid import InlineExecutor, LocalGrid, inline_grid
 from fedpart import checkpoint
+from fedpart.cohort import draw_cohort
 from fedpart.config import Config, make_config
 from fedpart.data import FederatedData
 from fedpart.errors import ClientFailure, ConfigError, OutputError, cause
 from fedpart.machine import code_id
 from fedpart.program import Program, build_program
-from fedpart.server import assign_chunks, initial_state, sample_clients
+from fedpart.server import assign_chunks, initial_state
 from fedpart.wire import decode, wire_bytes
 from strategies.app import app, run
 from strategies.nodes import Roster
@@ -134,7 +135,7 @@ def test_one_message_for_each_client_of_the_cohort(program, grid):
     arrays = strategy.arrays()
     messages = strategy.configure_train(2, arrays, ConfigRecord(), grid)
     assert isinstance(messages, list)
-    cohort = sample_clients(program.config, 2)
+    cohort = draw_cohort(program.config, 2).clients
     assert [m.content["config"]["client-id"] for m in messages] == cohort
     chunks = assign_chunks(program.config)
     for message, client_id in zip(messages, cohort, strict=True):
@@ -211,7 +212,7 @@ def test_an_error_about_a_dead_node_counts_for_the_client_that_was_asked(program
     lost.metadata.__dict__["_src_node_id"] = 1
     replies[1] = lost
     strategy.aggregate_train(1, replies)
-    cohort = sample_clients(program.config, 1)
+    cohort = draw_cohort(program.config, 1).clients
     assert [(f.client_id, f.reason) for f in strategy.failures] == [(cohort[1], "Node unavailable")]
     assert [r.client_id for r in strategy.replies] == [c for c in cohort if c != cohort[1]]
     assert strategy.wire[cohort[1]] == (0, wire_bytes(program, 0)[1])
@@ -224,7 +225,7 @@ def test_missing_second_and_foreign_replies_cost_nothing_else(program, grid, cap
     late = strategy_of(program).configure_train(1, strategy.arrays(), ConfigRecord(), grid)
     foreign = next(iter(grid.send_and_receive(late[:1])))
     strategy.aggregate_train(1, [foreign, replies[0], replies[0], replies[2], replies[3]])
-    cohort = sample_clients(program.config, 1)
+    cohort = draw_cohort(program.config, 1).clients
     assert [r.client_id for r in strategy.replies] == [cohort[0], cohort[2], cohort[3]]
     assert [f.client_id for f in strategy.failures] == [cohort[1]]
     assert "no reply within 3600 s" in strategy.failures[0].reason
@@ -245,7 +246,7 @@ def test_a_reply_of_other_records_is_refused(program, grid):
 
 
 def test_a_client_that_is_not_connected_fails_alone(program, grid, monkeypatch):
-    cohort = sample_clients(program.config, 1)
+    cohort = draw_cohort(program.config, 1).clients
     present = [n for n in grid.get_node_ids() if n - 2 != cohort[0]]
     monkeypatch.setattr(grid, "get_node_ids", lambda: present)
     strategy = strategy_of(program, join_timeout=0.01)
@@ -482,7 +483,7 @@ def test_under_flowers_runtime_a_run_folder_is_written(tmp_path, monkeypatch):
     assert torch.equal(state.theta, expected.theta)
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     assert [[c["client_id"] for c in r["clients"]] for r in rounds] == [
-        sample_clients(program.config, n) for n in (1, 2, 3)
+        draw_cohort(program.config, n).clients for n in (1, 2, 3)
     ]
     assert json.loads((out / "run.json").read_text())["exit_code"] == 0
     for number, record in enumerate(rounds):

@@ -10,7 +10,6 @@ from torch.utils.data import TensorDataset
 
 from fedpart.augment import Asymmetric, Generators, Symmetric
 from fedpart.central import Training, l_ml, make_settings, score_tensors
-from fedpart.central.guard import check_finite
 from fedpart.errors import ConfigError, DivergedError
 
 
@@ -53,10 +52,10 @@ def test_psi_that_is_finite_but_not_in_plain_units_is_refused():
     model[0].register_buffer("scale", torch.zeros(()), persistent=False)
     model[0].hyperparameters = {"scale": torch.exp}
     run = training(model=model)
-    check_finite(run)
+    run.check_finite()
     run.state = replace(run.state, hyper=torch.tensor([1e4, 0.0]))
     with pytest.raises(DivergedError, match="psi is inf at iteration 0"):
-        check_finite(run)
+        run.check_finite()
 
 
 def test_a_likelihood_that_is_not_finite_is_refused():
@@ -90,7 +89,7 @@ def test_a_width_beyond_its_limit_ends_a_training(family):
         hyper[0] = half_turns
         run.state = replace(run.state, hyper=hyper)
         if half_turns == 31:
-            check_finite(run)
+            run.check_finite()
     said = rf"{family.names[0]} in natural units is 100\.53\d* at iteration 0 with lr"
     with pytest.raises(DivergedError, match=said):
         run.run(0)
