@@ -1,5 +1,7 @@
 """What users bring themselves, named as ``module:attribute`` where a setting takes a name."""
 
+import functools
+import hashlib
 import importlib
 import importlib.util
 import sys
@@ -7,6 +9,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from fedpart.errors import ConfigError, FedpartError, cause
@@ -78,6 +81,26 @@ def call_own(kind: str, spec: str, **arguments: object) -> object:
         )
     with users_code(kind, spec):
         return getattr(importlib.import_module(module), attribute)(**arguments)
+
+
+def code_hashes(config: "Config | CentralConfig") -> dict[str, str]:
+    """sha256 of the file of each module of the user's own, by setting, as it was imported."""
+    found = {}
+    for setting in ("dataset", "model", "augmentation"):
+        name, colon, _ = getattr(config, setting).partition(":")
+        if colon and name in sys.modules and (digest := _hash(sys.modules[name])):
+            found[setting] = digest
+    return found
+
+
+# Kept, since a file may change while a process trains one run after the other with what it was.
+@functools.cache
+def _hash(module: ModuleType) -> str | None:
+    try:
+        return hashlib.sha256(Path(module.__file__ or "").read_bytes()).hexdigest()
+    # Built in, or of an archive.
+    except (AttributeError, OSError):
+        return None
 
 
 def _is_there(module: str) -> bool:

@@ -27,8 +27,8 @@ from fedpart.checkpoint import read_checkpoint, write_checkpoint, write_tensors
 from fedpart.errors import DamagedError, OutputError
 from fedpart.files import sync, write_atomic, writing
 from fedpart.folder_lock import lock_run
-from fedpart.origin import Origin
-from fedpart.plugins import own_code
+from fedpart.origin import Origin, code_warnings
+from fedpart.plugins import code_hashes, own_code
 from fedpart.records import RunInfo
 from fedpart.run_files import claim_folder, ended_well, never_saved, now
 from fedpart.spelling import kebab
@@ -91,6 +91,7 @@ class CentralRun:
             versions=machine.versions(),
             commit=machine.commit(),
             hardware=machine.hardware(),
+            code=code_hashes(self.config),
             seed=self.config.seed,
             data_source=self.task.source,
             data_hash=self.task.data_hash,
@@ -126,7 +127,6 @@ class CentralRun:
         began = Origin(**saved["origin"])
         began = replace(began, settings=_settings(type(self.config)()) | began.settings)
         began.refuse_other(self.path, self._origin())
-        self.warnings = began.warnings(self._origin())
         self.training.load_state_dict(saved["training"])
         self._state, self._best = self.training.state, TrainingState(**saved["best"])
         done = self._state.iteration
@@ -134,6 +134,7 @@ class CentralRun:
         file = self.path / "evaluations.jsonl"
         self.evaluations = read_records(file, CentralEvaluation, expected)
         info = read_record(self.path / "run.json", RunInfo)
+        self.warnings = began.warnings(self._origin()) + code_warnings(info.code, self.config)
         if len(self.evaluations) != expected:
             raise DamagedError(
                 f"{self.path} lacks evaluations up to iteration {done}: start the run anew"
