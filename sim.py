@@ -298,7 +298,8 @@ def _ending(folder: "RunFolder", progress: Progress, top: Path) -> Iterator[None
 
 
 def _again(folder: Path) -> str:
-    return f"go on with: python sim.py --resume {shlex.quote(str(folder))}"
+    # Slashes do on Windows too, and need no quotes.
+    return f"go on with: python sim.py --resume {shlex.quote(folder.as_posix())}"
 
 
 def _dry_run(request: Request, config: Config, nodes: bool = False) -> None:

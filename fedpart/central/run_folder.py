@@ -176,8 +176,8 @@ class CentralRun:
             with own_code(self.config, f"evaluation after iteration {done}"):
                 evaluation = self._evaluate()
             path = self.path / "evaluations.jsonl"
-            with writing(path), path.open("a", encoding="utf-8") as file:
-                file.write(evaluation.model_dump_json() + "\n")
+            with writing(path), path.open("ab") as file:
+                file.write((evaluation.model_dump_json() + "\n").encode())
             self.evaluations.append(evaluation)
             if self._counts is evaluation:
                 self._best = self.training.state
