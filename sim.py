@@ -244,7 +244,7 @@ def _prepare(config: Config, data: "FederatedData | None") -> "tuple[FederatedDa
     if data is None:
         data = load_federated(config)
     program = program_for(config, data)
-    check_columns(program.readable(program.hyper.initial()))
+    check_columns(program.hyper_names)
     if config.clients_at_once > 1:
         check_side_by_side(program, data)
     return data, program
@@ -303,7 +303,8 @@ def _ending(folder: "RunFolder", progress: Progress, top: Path) -> Iterator[None
 
 
 def _again(folder: Path) -> str:
-    return f"go on with: python sim.py --resume {shlex.quote(str(folder))}"
+    # Slashes do on Windows too, and need no quotes.
+    return f"go on with: python sim.py --resume {shlex.quote(folder.as_posix())}"
 
 
 def _dry_run(request: Request, config: Config, nodes: bool = False) -> None:

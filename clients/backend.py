@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import socket
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,9 +52,9 @@ def choose_backend(config: Config) -> Backend:
             "device is 'cuda', but gpus-per-client is 0, which hides the GPUs from ray's workers; "
             "give it a share, such as 0.25, or use backend inline"
         )
-    if not _installed():
+    if missing := _missing():
         asked = _asks_for_workers(config) or "backend is 'ray'"
-        raise ConfigError(f"{asked}, but ray is not installed; {_INSTALL}")
+        raise ConfigError(f"{asked}, but {missing}")
     if config.ray_address is not None:
         _check_answers(config.ray_address)
         workers = None if config.workers == "auto" else min(config.workers, config.jobs)
@@ -124,7 +125,7 @@ def _against_ray(config: Config) -> str:
         return "one client a round" if config.cohort_size == 1 else "all clients at once"
     if available_cores() == 1:
         return "one core"
-    return "" if _installed() else f"ray is not installed; {_INSTALL}"
+    return _missing()
 
 
 def _asks_for_workers(config: Config) -> str:
@@ -135,6 +136,13 @@ def _asks_for_workers(config: Config) -> str:
     if config.workers not in ("auto", 1):
         return f"workers is {config.workers}"
     return ""
+
+
+def _missing() -> str:
+    """Why there is no Ray here; empty where there is."""
+    if sys.platform == "win32":
+        return "ray's workers need Linux or macOS; inline runs anywhere"
+    return "" if _installed() else f"ray is not installed; {_INSTALL}"
 
 
 def _installed() -> bool:

@@ -12,6 +12,7 @@ from fedpart.client import ClientReply
 from fedpart.cohort import Failure
 from fedpart.config import Config
 from fedpart.data import FederatedData
+from fedpart.plugins import code_hashes
 from fedpart.program import Program
 from fedpart.records import (
     ClientRecord,
@@ -37,6 +38,7 @@ def run_info(config: Config, data: FederatedData, command: Sequence[str]) -> Run
         versions=machine.versions(),
         commit=machine.commit(),
         hardware=machine.hardware(),
+        code=code_hashes(config),
         seed=config.seed,
         data_source=data.source,
         data_hash=data.data_hash,

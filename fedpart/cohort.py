@@ -4,7 +4,6 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from fedpart.client import ClientReply, without_hyper
 from fedpart.config import Config
 from fedpart.errors import DROPPED, ConfigError
 from fedpart.streams import numpy_rng
+from fedpart.text import read_text
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,8 @@ def availability(path: str, clients: int) -> np.ndarray:
     Raises:
         ConfigError: it cannot be read, or does not look like that.
     """
-    try:
-        # What spreadsheets write: a mark at the beginning, an empty line at the end.
-        text = Path(path).read_text(encoding="utf-8-sig").rstrip()
-    except OSError as error:
-        raise ConfigError(f"cannot read availability from {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"availability {path} is no text of 0, 1 and commas") from None
+    # Spreadsheets write an empty line at the end.
+    text = read_text(path, "availability").rstrip()
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     for number, row in enumerate(rows, 1):
         odd = next((cell for cell in row if cell not in ("0", "1")), None)

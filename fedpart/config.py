@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 from fedpart import checks
 from fedpart.errors import ConfigError
 from fedpart.spelling import sentence, spelled
+from fedpart.text import read_text
 from fedpart.values import Resolved, by_key
 
 if sys.version_info >= (3, 11):
@@ -305,8 +306,6 @@ def load_toml(path: str | Path) -> dict[str, object]:
         ConfigError: the file cannot be read or is no TOML.
     """
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read settings from {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(read_text(path, "settings"))
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None

@@ -30,15 +30,18 @@ def sync(path: Path) -> None:
     Raises:
         OSError: the disk is full or broken.
     """
-    handle = os.open(path, os.O_RDONLY)
+    folder = path.is_dir()
     try:
-        os.fsync(handle)
+        # Windows syncs only what may be written.
+        handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
     except OSError as error:
-        # Some network file systems cannot sync a folder, and say so.
-        if not (error.errno == errno.EINVAL and path.is_dir()):
+        # Some network file systems cannot sync a folder, nor can Windows open one; both say so.
+        if not (folder and error.errno in (errno.EINVAL, errno.EACCES)):
             raise
-    finally:
-        os.close(handle)
 
 
 def write_atomic(path: Path, *parts: bytes | memoryview, secret: bool = False) -> None:

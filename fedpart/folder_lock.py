@@ -2,15 +2,16 @@
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from fedpart.errors import BusyError, OutputError
 
-if sys.platform != "win32":
+try:
     import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 # Seconds between two looks at a folder that another process keeps.
 _LOOK = 0.05
@@ -34,10 +35,10 @@ def lock_run(path: Path, patience: float = _GLANCE, shared: bool = False) -> int
     """
     try:
         # The folder itself, since a file in it may be replaced by another of the same name.
-        handle = os.open(os.devnull if sys.platform == "win32" else path, os.O_RDONLY)
+        handle = os.open(os.devnull if fcntl is None else path, os.O_RDONLY)
     except OSError as error:
         raise OutputError(f"cannot read {path}: {error.strerror or error}") from None
-    if sys.platform != "win32":
+    if fcntl is not None:
         try:
             _lock(handle, patience, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         except BlockingIOError:

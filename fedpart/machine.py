@@ -6,11 +6,15 @@ import hashlib
 import math
 import os
 import platform
-import resource
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 # Where code runs from a copy of a checkout: its commit, and the user's words, a list in JSON.
 COMMIT, COMMAND = "FEDPART_COMMIT", "FEDPART_COMMAND"
@@ -47,7 +51,9 @@ def hardware() -> dict[str, str | int]:
 
 def available_cores() -> int:
     """Cores that this process may keep busy: its affinity, and its container's share of time."""
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return max(1, min(cores, math.floor(_quota(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")))))
 
 
@@ -117,7 +123,10 @@ def peak_rss() -> int:
     private pages and by what it has given back since its own peak, as if all had peaked at once;
     shared pages are those of the process that has most. Children that have ended count by the
     largest of them. Where the system does not tell (other than Linux), those that run do not count.
+    0 where it tells nothing (Windows).
     """
+    if resource is None:
+        return 0
     unit = 1 if sys.platform == "darwin" else 1024
     who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     alone = unit * max(resource.getrusage(w).ru_maxrss for w in who)

@@ -10,11 +10,13 @@ from fedpart.cohort import availability
 from fedpart.config import Config
 from fedpart.data import FederatedData
 from fedpart.errors import OutputError
+from fedpart.plugins import Named, code_hashes
 from fedpart.server import assign_chunks
 from fedpart.spelling import kebab
 
 Facts = dict[str, Any]
 _SHA256 = 64
+_OTHERWISE = "numbers may differ from those of a run without a break"
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,24 @@ class Origin:
         changes = _changes(self.versions, now.versions)
         if not changes:
             return []
-        return [f"{changes}: numbers may differ from those of a run without a break"]
+        return [f"{changes}: {_OTHERWISE}"]
+
+
+def code_warnings(began: dict[str, str], config: Named) -> list[str]:
+    """What does not stop a resume either: code of the user's own that may compute otherwise.
+
+    Args:
+        began: ``RunInfo.code``; earlier versions kept none.
+        config: names the modules.
+    Returns:
+        one sentence each.
+    """
+    return [
+        f"the file of {setting} {getattr(config, setting)!r} has changed since the run began: "
+        f"{_OTHERWISE}"
+        for setting, digest in code_hashes(config).items()
+        if began.get(setting, digest) != digest
+    ]
 
 
 def origin_of(config: Config, data: FederatedData) -> Origin:

@@ -1,6 +1,8 @@
 """What users bring themselves, named as ``module:attribute`` where a setting takes a name."""
 
 import difflib
+import functools
+import hashlib
 import importlib
 import importlib.util
 import sys
@@ -8,6 +10,8 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import ModuleType
+from typing import Protocol
 
 from fedpart.errors import ConfigError, FedpartError, cause
 
@@ -75,6 +79,37 @@ def call_own(kind: str, spec: str, **arguments: object) -> object:
         )
     with users_code(kind, spec):
         return getattr(importlib.import_module(module), attribute)(**arguments)
+
+
+class Named(Protocol):
+    """Settings that may name a user's own code."""
+
+    @property
+    def dataset(self) -> str: ...  # noqa: D102
+    @property
+    def model(self) -> str: ...  # noqa: D102
+    @property
+    def augmentation(self) -> str: ...  # noqa: D102
+
+
+def code_hashes(config: Named) -> dict[str, str]:
+    """sha256 of the file of each module of the user's own, by setting, as it was imported."""
+    found = {}
+    for setting in ("dataset", "model", "augmentation"):
+        name, colon, _ = getattr(config, setting).partition(":")
+        if colon and name in sys.modules and (digest := _hash(sys.modules[name])):
+            found[setting] = digest
+    return found
+
+
+# Kept, since a file may change while a process trains one run after the other with what it was.
+@functools.cache
+def _hash(module: ModuleType) -> str | None:
+    try:
+        return hashlib.sha256(Path(module.__file__ or "").read_bytes()).hexdigest()
+    # Built in, or of an archive.
+    except (AttributeError, OSError):
+        return None
 
 
 def _is_there(module: str) -> bool:

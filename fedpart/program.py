@@ -38,12 +38,14 @@ class Program(Partitioned):
         config: every setting.
         mean: of each channel, taken off images in [0, 1]; empty for nothing.
         std: of each channel, divided by; empty for nothing.
+        hyper_names: of the plain numbers that psi is told in.
     """
 
     hyper: HyperSpec
     config: Config
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    hyper_names: tuple[str, ...] = ()
 
     def to_float(self, images: np.ndarray | Tensor) -> Tensor:
         """Images as the network wants them, [n, c, h, w] float32 from uint8, on the device."""
@@ -151,9 +153,9 @@ def build_program(
         tuple(own),
     )
     with own_code(config.model, config.augmentation, "naming psi"):
-        hyper.check_names()
+        names = hyper.names()
     default = layout.defaults(initial, config.defaults == "zero")
-    program = Program(network, layout, initial, default, hyper, config)
+    program = Program(network, layout, initial, default, hyper, config, hyper_names=names)
     if config.model in MODELS:
         return program
     allowed = allows_channels_last(program, hyper.initial(), images, config.model)

@@ -78,17 +78,17 @@ class HyperSpec:
         for own in self.own:
             yield from own.readable(held[own.name]).items()
 
-    def check_names(self) -> None:
-        """Whether the names that ``readable`` gives tell hyperparameters apart.
+    def names(self) -> tuple[str, ...]:
+        """The names that ``readable`` gives, each once.
 
         Raises:
             ConfigError: two are the same.
         """
-        seen = set()
-        for name, _ in self._told(self.initial()):
-            if name in seen:
+        names = tuple(name for name, _ in self._told(self.initial()))
+        for name in names:
+            if names.count(name) > 1:
                 raise ConfigError(f"two hyperparameters are named {name!r}: name one otherwise")
-            seen.add(name)
+        return names
 
 
 def runaway(psi: "Psi", hyper: Tensor) -> tuple[str, float] | None:

@@ -156,7 +156,9 @@ class Summary(Record):
     hyper_readable: dict[str, float]
     seconds: float = Field(ge=0, description="rounds and evaluations, over all resumes")
     seconds_per_round: float = Field(ge=0, description="median, evaluations and empty rounds apart")
-    peak_rss_bytes: int = Field(ge=0, description="peak memory over the process tree")
+    peak_rss_bytes: int = Field(
+        ge=0, description="peak memory over the process tree; 0 if not known"
+    )
 
 
 class RunInfo(Record):
@@ -167,6 +169,9 @@ class RunInfo(Record):
     versions: dict[str, str]
     commit: str | None = Field(description="git commit of the code, '+' appended if changed")
     hardware: dict[str, str | int]
+    code: dict[str, str] = Field(
+        {}, description="sha256 of the file of each module of the user's own, by setting"
+    )
     backend: str | None = Field(None, description="where clients run, auto resolved")
     workers: int | None = Field(
         None, ge=1, description="worker processes; null where clients run in the main process"

@@ -13,7 +13,7 @@ from fedpart.data import FederatedData
 from fedpart.errors import OutputError
 from fedpart.evaluator import Pending, evaluated_rounds
 from fedpart.folder_lock import lock_run
-from fedpart.origin import Origin, origin_of
+from fedpart.origin import Origin, code_warnings, origin_of
 from fedpart.records import EvaluationRecord, RoundBrief, RoundRecord, RunInfo, Summary
 from fedpart.run_files import ended_well, never_saved
 from fedpart.server import ServerState
@@ -78,7 +78,8 @@ def read_behind(path: Path, config: Config, now: Origin) -> Behind:
         raise OutputError(
             f"{of_rounds}: bytes recorded are not those of the checkpoint: start the run anew"
         )
-    return Behind(state, extra, pending, info, rounds, evaluations, began.warnings(now))
+    warnings = began.warnings(now) + code_warnings(info.code, config)
+    return Behind(state, extra, pending, info, rounds, evaluations, warnings)
 
 
 def _finished(path: Path, rounds: int) -> OutputError:

@@ -336,5 +336,6 @@ class RunFolder:
         write_atomic(self.path / name, (record.model_dump_json(indent=2) + "\n").encode())
 
     def _append(self, name: str, record: BaseModel) -> None:
-        with writing(self.path / name), (self.path / name).open("a", encoding="utf-8") as file:
-            file.write(record.model_dump_json() + "\n")
+        # As bytes: the same ends of lines on every system.
+        with writing(self.path / name), (self.path / name).open("ab") as file:
+            file.write((record.model_dump_json() + "\n").encode())

@@ -99,9 +99,11 @@ def summary_rows(summary: Summary, out: Path) -> list[tuple[str, str]]:
         empty = f", {summary.empty_rounds:,} rounds were empty" if summary.empty_rounds else ""
         rows.append(("failed replies", f"{summary.failures:,}{empty}"))
     seconds = f"{summary.seconds:,.0f} s ({summary.seconds_per_round:.2f} s a round)"
+    # Windows does not tell.
+    memory = summary.peak_rss_bytes / 1e6
     rows += [
         ("time", seconds),
-        ("memory", f"{summary.peak_rss_bytes / 1e6:,.0f} MB at most"),
+        ("memory", f"{memory:,.0f} MB at most" if memory else "not known"),
         ("picture", str(out / "curves.png")),
         ("run folder", str(out)),
     ]

@@ -97,7 +97,7 @@ def main(grid: Grid, context: Context) -> None:
     check_chunks(config)
     data = load_federated(config)
     program = program_for(config, data)
-    check_columns(program.readable(program.hyper.initial()))
+    check_columns(program.hyper_names)
     state = starting_state(program)
     report = partial(_report, config.rounds)
     folder = RunFolder(choose_folder(config), program, data, report, evaluate_beside=True)

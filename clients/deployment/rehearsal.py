@@ -74,6 +74,10 @@ def deploy(
         raise ConfigError(
             f"clients-at-once is {config.clients_at_once}; each node is one client: leave it out"
         )
+    if sys.platform == "win32":
+        raise ConfigError(
+            "deploy starts Flower's own processes, which need Linux or macOS: leave deploy out"
+        )
     if not (_APP / "pyproject.toml").exists():
         raise ConfigError(
             f"{_APP} has no pyproject.toml, which tells Flower what to send to nodes: run deploy "

@@ -198,7 +198,8 @@ def _one(
 
 
 def _again(folder: Path) -> str:
-    return f"python sim.py central --resume {shlex.quote(str(folder))}"
+    # Slashes do on Windows too, and need no quotes.
+    return f"python sim.py central --resume {shlex.quote(folder.as_posix())}"
 
 
 def _reason(error: BaseException) -> str:

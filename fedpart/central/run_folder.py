@@ -26,8 +26,8 @@ from fedpart.data import order_warnings
 from fedpart.errors import DamagedError, OutputError
 from fedpart.files import sync, write_atomic, writing
 from fedpart.folder_lock import lock_run
-from fedpart.origin import Origin
-from fedpart.plugins import own_code
+from fedpart.origin import Origin, code_warnings
+from fedpart.plugins import code_hashes, own_code
 from fedpart.records import RunInfo
 from fedpart.run_files import claim_folder, ended_well, never_saved, now
 from fedpart.spelling import kebab
@@ -98,6 +98,7 @@ class CentralRun:
             versions=machine.versions(),
             commit=machine.commit(),
             hardware=machine.hardware(),
+            code=code_hashes(self.config),
             seed=self.config.seed,
             data_source=self.task.source,
             data_hash=self.task.data_hash,
@@ -133,7 +134,6 @@ class CentralRun:
         began = Origin(**saved["origin"])
         began = replace(began, settings=_settings(type(self.config)()) | began.settings)
         began.refuse_other(self.path, self._origin())
-        self.warnings += began.warnings(self._origin())
         self.training.load_state_dict(saved["training"])
         self._state, self._best = self.training.state, TrainingState(**saved["best"])
         done = self._state.iteration
@@ -141,6 +141,7 @@ class CentralRun:
         file = self.path / "evaluations.jsonl"
         self.evaluations = read_records(file, CentralEvaluation, expected)
         info = read_record(self.path / "run.json", RunInfo)
+        self.warnings += began.warnings(self._origin()) + code_warnings(info.code, self.config)
         if len(self.evaluations) != expected:
             raise DamagedError(
                 f"{self.path} lacks evaluations up to iteration {done}: start the run anew"
@@ -185,8 +186,8 @@ class CentralRun:
             with self._own_code(f"evaluation after iteration {done}"):
                 evaluation = self._evaluate()
             path = self.path / "evaluations.jsonl"
-            with writing(path), path.open("a", encoding="utf-8") as file:
-                file.write(evaluation.model_dump_json() + "\n")
+            with writing(path), path.open("ab") as file:
+                file.write((evaluation.model_dump_json() + "\n").encode())
             self.evaluations.append(evaluation)
             if self._counts is evaluation:
                 self._best = self.training.state

@@ -5,15 +5,16 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
-if sys.platform != "win32":
+try:
     import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _MANIFEST = "sha256.json"
 
@@ -55,7 +56,7 @@ def locked(path: Path) -> Iterator[None]:
         OSError: the lock file cannot be created.
     """
     with path.open("ab") as handle:
-        if sys.platform != "win32":
+        if fcntl is not None:
             # Some network file systems have no locks.
             with contextlib.suppress(OSError):
                 fcntl.flock(handle, fcntl.LOCK_EX)

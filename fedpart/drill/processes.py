@@ -1,11 +1,11 @@
 """Faults of processes and disks, in processes of their own."""
 
 import json
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from signal import SIGKILL
 
 from fedpart.drill.case import Happened, Impossible, case
 from fedpart.drill.runs import RUN, Place, outcome
@@ -53,7 +53,7 @@ def killed_and_full(place: Place) -> Happened:
     code, _ = place.train(
         name, strike=f"kill:40:{place.scratch / 'killed-once'}", backend="algorithm"
     )
-    if code != -SIGKILL or (folder / "summary.json").exists():
+    if code != -signal.SIGKILL or (folder / "summary.json").exists():
         return f"the kill came too late, exit {code}", False
     before = (folder / "checkpoint.pt").read_bytes()
     code, errors = place.run("--resume", str(folder), limit=len(before) // 2)

@@ -518,6 +518,19 @@ def test_a_settings_file_that_says_something_odd(sim, home, text, words):
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("command", [(), ("central",)])
+def test_a_settings_file_as_editors_on_windows_write_it(sim, home, command):
+    """With a mark at the beginning it is read; in UTF-16 it is told what it is."""
+    text = 'experiment = "mask-learning"\r\n' if command else "rounds = 3\r\n"
+    text += "modle = 3\r\n"
+    (home / "x.toml").write_bytes(text.encode("utf-8-sig"))
+    code, _, err = sim(*command, "--config", "x.toml")
+    assert (code, "'modle'" in err) == (2, True), err
+    (home / "x.toml").write_bytes(text.encode("utf-16"))
+    sentence = "error: x.toml is UTF-16 text; save it as UTF-8\n"
+    assert sim(*command, "--config", "x.toml") == (2, "", sentence)
+
+
 @pytest.mark.parametrize("command", ["compare", "table"])
 def test_a_chosen_file_has_a_name_and_is_none_of_a_run(sim, home, command):
     assert sim(*TINY, "--out", "run")[0] == 0

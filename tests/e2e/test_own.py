@@ -1,8 +1,10 @@
 """What the README says about bringing one's own, as a newcomer copies it."""
 
+import hashlib
 import importlib.util
 import json
 import shlex
+import shutil
 import sys
 
 import pytest
@@ -267,7 +269,8 @@ def test_in_one_place_it_is_told_too_and_the_run_goes_on(central, home, late, wr
     assert stopped == f"stopped after iteration {done}; {again}"
     assert error.startswith(f"error: {says}")
     late()
-    assert central("central", "--resume", "run") == (0, [])
+    code, warnings = central("central", "--resume", "run")
+    assert (code, len(warnings)) == (0, 1)
     assert central(*CENTRAL, "--out", "whole") == (0, [])
     assert without_clock(home / "run") == without_clock(home / "whole")
 
@@ -290,6 +293,41 @@ def test_in_one_place_our_own_faults_are_not_put_on_the_module(central, home, la
     monkeypatch.setattr("fedpart.central.command._Lines.evaluation", fail)
     with pytest.raises(RuntimeError, match=r"^ours$"):
         central()
+
+
+@pytest.mark.parametrize(
+    ("words", "resume"),
+    [
+        ((*LATE, *FEW, "--clients", "10", "--eval-every", "1"), ("--resume",)),
+        (CENTRAL, ("central", "--resume")),
+    ],
+)
+def test_a_resume_warns_of_code_that_has_changed(sim, home, late, words, resume):
+    """By the file, kept in run.json; the run goes on. An earlier version kept none."""
+
+    def warnings(code, folder):
+        found, out, err = sim(*resume, folder)
+        assert found == code
+        return [line for line in (out + err).splitlines() if line.startswith("warning")]
+
+    late(most=10)
+    assert sim(*words)[0] == 2
+    kept = json.loads((home / "run/run.json").read_text())["code"]
+    files = {name: home / f"late_{name}.py" for name in ("model", "augmentation")}
+    assert kept == {n: hashlib.sha256(f.read_bytes()).hexdigest() for n, f in files.items()}
+    late(most=10)
+    assert warnings(2, "run") == []
+    shutil.copytree(home / "run", home / "old")
+    info = json.loads((home / "old/run.json").read_text())
+    del info["code"]
+    (home / "old/run.json").write_text(json.dumps(info))
+    late(layer="nn.Flatten(), nn.Tanh()")
+    assert warnings(0, "run") == [
+        "warning: the file of model 'late_model:late' has changed since the run began: numbers may "
+        "differ from those of a run without a break"
+    ]
+    assert json.loads((home / "run/run.json").read_text())["code"] == kept
+    assert warnings(0, "old") == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import socket
+from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -46,6 +47,15 @@ def test_auto_says_why_it_is_inline(machine, cores, installed, values, reason):
     machine(cores, installed)
     chosen = choose(**values)
     assert (chosen.name, chosen.workers, chosen.text) == ("inline", None, f"inline ({reason})")
+
+
+def test_on_windows_auto_is_inline_and_ray_is_refused(machine, monkeypatch):
+    machine(4)
+    monkeypatch.setattr(backend, "sys", SimpleNamespace(platform="win32"))
+    why = "ray's workers need Linux or macOS; inline runs anywhere"
+    assert choose().text == f"inline ({why})"
+    with pytest.raises(ConfigError, match=f"^workers is 3, but {why}$"):
+        choose(workers=3)
 
 
 @pytest.mark.parametrize("name", ["inline", "algorithm"])

@@ -104,8 +104,20 @@ def test_the_file_is_synced_before_it_is_renamed_and_its_folder_after(tmp_path, 
 
 
 def test_a_file_system_that_cannot_sync_folders_will_do(tmp_path, monkeypatch):
-    """It says EINVAL for the folder; for a file that is an error as any other."""
-    fsync = os.fsync
+    """It says EINVAL for the folder; for a file that is an error as any other.
+
+    Windows cannot even open one.
+    """
+    fsync, open_ = os.fsync, os.open
+
+    def opens_no_folder(path, *args):
+        if os.path.isdir(path):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return open_(path, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", opens_no_folder)
+        write_atomic(tmp_path / "x", b"0")
 
     def refuses_folders(handle):
         if os.path.isdir(f"/proc/self/fd/{handle}"):

@@ -191,7 +191,7 @@ def test_a_table_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=r"cannot read availability .*none\.csv: No such file"):
         availability(str(tmp_path / "none.csv"), 2)
-    with pytest.raises(ConfigError, match=r"availability .*binary is no text of 0, 1 and commas"):
+    with pytest.raises(ConfigError, match=r"binary is UTF-16 text; save it as UTF-8$"):
         availability(str(tmp_path / "binary"), 2)
 
 

@@ -303,7 +303,7 @@ def a_line_less(content):
         (a_line_less, "it ends before round 8|it ends early"),
         (lambda content: content.split(b"\n")[0][:-2], "cut short|not valid TOML|ends early"),
         (lambda _: b"", "it is empty|it ends early"),
-        (lambda _: b"\xff\n", "damaged in line 1|not valid TOML"),
+        (lambda _: b"\xff\n", "damaged in line 1|not UTF-8 text"),
         (lambda _: b'{"a": 1}\n', "round: Field required|not valid TOML"),
     ],
 )

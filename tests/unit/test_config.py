@@ -16,6 +16,37 @@ def test_settings_survive_toml_and_back(tmp_path):
     assert make_config(load_toml(tmp_path / "c.toml")) == config
 
 
+TEXT = 'rounds = 7\r\nname = "Ünï"\r\n'
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_settings_are_read_with_or_without_a_mark_and_with_any_ends_of_lines(
+    tmp_path, encoding, end
+):
+    """As Notepad, PowerShell and all others write them."""
+    path = tmp_path / "c.toml"
+    path.write_bytes(TEXT.replace("\r\n", end).encode(encoding))
+    assert load_toml(path) == {"rounds": 7, "name": "Ünï"}
+
+
+@pytest.mark.parametrize(
+    ("encoding", "kind"),
+    [
+        ("utf-16", "UTF-16 text"),
+        ("utf-16-le", "UTF-16 text"),
+        ("utf-16-be", "UTF-16 text"),
+        ("latin-1", "not UTF-8 text"),
+    ],
+)
+def test_settings_in_another_encoding_are_named(tmp_path, encoding, kind):
+    path = tmp_path / "c.toml"
+    path.write_bytes(TEXT.encode(encoding))
+    with pytest.raises(ConfigError) as caught:
+        load_toml(path)
+    assert str(caught.value) == f"{path} is {kind}; save it as UTF-8"
+
+
 def test_every_key_is_written(tmp_path):
     lines = Config().to_toml().splitlines()
     assert [line.removeprefix("# ").split()[0] for line in lines] == keys()

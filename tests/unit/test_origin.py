@@ -1,5 +1,7 @@
 """What makes a resume another run is named, with both values."""
 
+import hashlib
+import importlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,8 @@ import tiny
 
 from fedpart import cohort
 from fedpart.errors import OutputError
-from fedpart.origin import origin_of
+from fedpart.origin import code_warnings, origin_of
+from fedpart.plugins import code_hashes
 
 RUN = Path("runs/a")
 
@@ -120,3 +123,23 @@ def test_a_client_in_another_chunk_is_refused(began):
         began.refuse_other(RUN, moved)
     # An earlier version kept none.
     replace(began, chunks=[]).refuse_other(RUN, began)
+
+
+def test_modules_of_ones_own_are_told_by_their_files_as_they_were_imported(tmp_path, monkeypatch):
+    """Of data set, model and augmentation; one process may train many runs with one import."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "kept.py").write_text("a = 1\n")
+    named = {"dataset": "kept:a", "model": "kept:b", "augmentation": "sys:c"}
+    config = tiny.config(**named, skew="iid")
+    # Nothing is imported yet, and sys never has a file.
+    assert code_hashes(config) == {}
+    importlib.import_module("kept")
+    before = code_hashes(config)
+    assert before == dict.fromkeys(("dataset", "model"), hashlib.sha256(b"a = 1\n").hexdigest())
+    (tmp_path / "kept.py").write_text("a = 2\n")
+    assert code_hashes(config) == before
+    assert code_hashes(tiny.config(model="mnist-cnn")) == {}
+    assert code_warnings(before, config) == code_warnings({}, config) == []
+    dataset, model = code_warnings({"dataset": "0", "model": "1"}, config)
+    assert dataset.startswith("the file of dataset 'kept:a' has changed since the run began: numb")
+    assert model.startswith("the file of model 'kept:b' has changed")
