@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fedpart.arguments import parse_compare, parse_drill, parse_split, parse_table
-from fedpart.chosen import PICTURES, check_chosen
 from fedpart.errors import ConfigError
+from fedpart.files import PICTURES, check_out
 from fedpart.idle import idle_in_split
 from fedpart.interrupts import INTERRUPTS
 
@@ -51,7 +51,7 @@ def table(argv: Sequence[str]) -> None:
     """``sim.py table``: results beside the paper's."""
     folders, latex, out = parse_table(argv)
     if out is not None:
-        check_chosen(out)
+        check_out(out)
     from fedpart.results import collect
     from fedpart.results_text import write_table
 
@@ -72,7 +72,7 @@ def split(argv: Sequence[str]) -> None:
     if idle := idle_in_split(config, request.typed):
         sys.stderr.write(f"warning: {idle}\n")
     out = Path(config.out or f"{config.dataset}-split.png")
-    check_chosen(out, PICTURES)
+    check_out(out, PICTURES)
     with INTERRUPTS.working():
         data = load_federated(config)
     draw_split(data, config, out)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpart.chosen import PICTURES, check_chosen, write_chosen
 from fedpart.config import Config
 from fedpart.curves import (
     CHUNK_COLUMN,
@@ -21,6 +20,7 @@ from fedpart.curves import (
     to_csv,
 )
 from fedpart.errors import OutputError
+from fedpart.files import PICTURES, check_out, write_out
 from fedpart.plots_curves import draw_groups
 from fedpart.run_files import (
     damaged,
@@ -75,8 +75,8 @@ def compare(folders: Sequence[Path], out: Path, target: float | None = None) -> 
         ConfigError: a picture of another kind, or no matplotlib.
         OutputError: runs that cannot be compared, or a picture that cannot be written.
     """
-    check_chosen(out, PICTURES)
-    check_chosen(out.with_suffix(".csv"))
+    check_out(out, PICTURES)
+    check_out(out.with_suffix(".csv"))
     curves, notes = _read(folders)
     configs = {run: read_config(run) for run in curves}
     for run, curve in curves.items():
@@ -91,8 +91,8 @@ def compare(folders: Sequence[Path], out: Path, target: float | None = None) -> 
         seeds = [curves[run] for run in experiment]
         groups.append(_group(name, seeds, experiment, configs[experiment[0]].rounds, notes))
     picture = draw_groups(groups, out.suffix, target)
-    write_chosen(out, picture)
-    write_chosen(out.with_suffix(".csv"), _csv(groups))
+    write_out(out, picture)
+    write_out(out.with_suffix(".csv"), _csv(groups))
     return Comparison(groups, target, notes)
 
 

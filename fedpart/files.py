@@ -3,12 +3,14 @@
 import contextlib
 import errno
 import os
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from fedpart.errors import OutputError
+from fedpart.errors import ConfigError, OutputError
+
+# What pictures are drawn as.
+PICTURES = (".png", ".svg")
 
 
 @contextlib.contextmanager
@@ -47,8 +49,7 @@ def sync(path: Path) -> None:
 def write_atomic(path: Path, *parts: bytes | memoryview, secret: bool = False) -> None:
     """Write under a temporary name, sync, rename: readers see the old file or the new one.
 
-    For a folder that one process writes: what ``kill -9`` leaves under the temporary name is
-    written over when the file is written again.
+    What ``kill -9`` leaves under the temporary name is written over when the file is written again.
 
     Args:
         path: the file.
@@ -57,63 +58,53 @@ def write_atomic(path: Path, *parts: bytes | memoryview, secret: bool = False) -
     Raises:
         OutputError: the disk is full or the place cannot be written.
     """
+    temporary = path.with_name(path.name + ".tmp")
     with writing(path):
-        replace_file(path, path.with_name(path.name + ".tmp"), parts, secret)
+        try:
+            with _new_secret(temporary) if secret else temporary.open("wb") as file:
+                for part in parts:
+                    file.write(part)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+        # The new name is on the disk only when its folder is.
+        sync(path.parent)
 
 
-def replace_file(
-    path: Path,
-    temporary: Path,
-    parts: Iterable[bytes | memoryview],
-    secret: bool = False,
-    mode_of: Path | None = None,
-) -> None:
-    """``write_atomic`` with a temporary name of the caller's choice, in the same folder.
+def check_out(out: Path, endings: tuple[str, ...] = ()) -> None:
+    """Whether ``--out`` can be the name of a file to write.
 
     Args:
-        path: the file.
-        temporary: gone again, unless the process is killed.
-        parts: what it will hold, one after the other.
-        secret: nobody but its owner may read it, at no moment.
-        mode_of: file whose permissions it gets.
+        out: as it was typed.
+        endings: what it must end in; nothing if all the same.
     Raises:
-        OSError: what the system says.
+        ConfigError: it is empty, or ends in something else.
+        OutputError: it is a folder.
     """
-    try:
-        with _new_secret(temporary) if secret else temporary.open("wb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        if mode_of is not None:
-            shutil.copymode(mode_of, temporary)
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    # The new name is on the disk only when its folder is.
-    sync(path.parent)
+    if out.name in ("", ".."):
+        raise ConfigError(f"--out is {str(out)!r}; it must be the name of a file")
+    if endings and out.suffix not in endings:
+        raise ConfigError(f"--out is {out}; its name must end in {' or '.join(endings)}")
+    if out.is_dir():
+        raise OutputError(f"cannot write {out}: {os.strerror(errno.EISDIR)}")
+
+
+def write_out(path: Path, content: bytes) -> None:
+    """Write to a place that somebody has typed, or at the end of a link there; make its folders.
+
+    Raises:
+        OutputError: the disk is full or the place cannot be written.
+    """
+    place = Path(os.path.realpath(path))
+    with writing(path):
+        place.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(place, content)
 
 
 def _new_secret(path: Path) -> BinaryIO:
     path.unlink(missing_ok=True)
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
-
-
-def write_anyhow(path: Path, content: bytes) -> None:
-    """``write_atomic``, or over the file itself where the disk has no room for another.
-
-    That needs none while the content fits the blocks that the file has. It is for a small file at
-    the end of a process: a crash in its midst would leave half of it.
-
-    Raises:
-        OutputError: the place cannot be written.
-    """
-    try:
-        write_atomic(path, content)
-    except OutputError:
-        with writing(path), path.open("r+b", buffering=0) as file:
-            file.write(content)
-            file.truncate()
-            os.fsync(file.fileno())

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpart.chosen import write_chosen
 from fedpart.config import Config
 from fedpart.data import FederatedData
 from fedpart.data.rotate import NUM_BINS
 from fedpart.data.split import skew_groups
 from fedpart.errors import ConfigError
+from fedpart.files import write_out
 from fedpart.plots_curves import render
 
 # A client is called one-sided when more than this share of its images is of one group.
@@ -179,7 +179,7 @@ def draw_split(data: FederatedData, config: Config, path: str | Path) -> None:
     title = "angle" if config.skew == "rotation" else "label"
     figure.legend(title=title, loc="outside right center", fontsize="small", reverse=True)
     path = Path(path)
-    write_chosen(path, render(figure, path.suffix))
+    write_out(path, render(figure, path.suffix))
 
 
 def _recipe(config: Config) -> str:

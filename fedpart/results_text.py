@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpart import paper
-from fedpart.chosen import write_chosen
+from fedpart.files import write_out
 from fedpart.results import Cell, Key, Results, thousands
 from fedpart.seeds import mean_and_error
 
@@ -58,7 +58,7 @@ def write_table(results: Results, latex: bool, out: Path | None) -> str:
     text = to_latex(results) if latex else to_markdown(results)
     if out is None:
         return text
-    write_chosen(out, text.encode())
+    write_out(out, text.encode())
     return f"{out}\n"
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedpart.config import Config, load_toml, make_config
-from fedpart.errors import BusyError, ConfigError, DamagedError, OutputError, TakenError
-from fedpart.folder_lock import is_kept, lock_run
+from fedpart.errors import ConfigError, DamagedError, OutputError, TakenError
+from fedpart.folder_lock import lock_run
 from fedpart.spelling import kebab
 
 # Keys, logs and Flower's own files of a rehearsal; there before the run is.
@@ -21,9 +21,8 @@ DEPLOYMENT = "deployment"
 # Files that tell a run's folder, also where only its small files are kept. Not config.toml: the
 # parent of several seeds has one too, and so have other programs.
 RUN_MARKS = ("summary.json", "run.json", "evaluations.jsonl")
-_PROBE = ".writable"
 # What a process that was killed before config.toml was there may leave behind.
-_LEFTOVERS = frozenset({_PROBE, "config.toml.tmp", DEPLOYMENT})
+_LEFTOVERS = frozenset({"config.toml.tmp", DEPLOYMENT})
 
 
 def now() -> str:
@@ -32,29 +31,12 @@ def now() -> str:
 
 
 def check_free(path: Path) -> None:
-    """Whether a run may use this folder: absent or empty, leftovers of a killed start apart.
+    """Whether a run may use this folder: absent or empty, what a killed start left apart.
 
     Raises:
-        BusyError: another process works on it.
         TakenError: it holds something.
         OutputError: it is a file, or cannot be looked into.
     """
-    try:
-        _check_empty(path)
-    except TakenError:
-        if is_kept(path):
-            raise _busy(path) from None
-        raise
-
-
-def _busy(path: Path) -> BusyError:
-    return BusyError(
-        f"another process is working on {path}: name another folder, or wait for its end and go on "
-        "with it by --resume"
-    )
-
-
-def _check_empty(path: Path) -> None:
     try:
         # Where it is beneath a file, say so before anything slow happens.
         beneath = next(p for p in (path, *path.absolute().parents) if p.exists())
@@ -120,26 +102,15 @@ def claim_folder(path: Path) -> int:
         TakenError: it holds something already.
         OutputError: it cannot be made.
     """
-    check_free(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unwritable(path, error) from None
+    handle = lock_run(path)
     try:
-        handle = lock_run(path)
-    except BusyError:
-        raise _busy(path) from None
-    try:
-        # Both have found it empty, and the other may have come to its end by now.
-        _check_empty(path)
-        probe = path / _PROBE
-        probe.touch()
-        # Where the system has no locks, the other process may take it away as its own.
-        probe.unlink(missing_ok=True)
-    except BaseException as error:
+        check_free(path)
+    except BaseException:
         os.close(handle)
-        if isinstance(error, OSError):
-            raise _unwritable(path, error) from None
         raise
     return handle
 

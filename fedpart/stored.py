@@ -9,7 +9,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fedpart.errors import DamagedError, OutputError
-from fedpart.files import write_anyhow
+from fedpart.files import write_atomic
 from fedpart.records import RunInfo
 from fedpart.run_files import damaged, now, read_lines
 
@@ -59,7 +59,7 @@ def write_ended(path: Path, info: RunInfo, reason: str, exit_code: int) -> None:
     """
     ended = info.model_copy(update={"ended": now(), "exit": reason, "exit_code": exit_code})
     try:
-        write_anyhow(path / "run.json", (ended.model_dump_json(indent=2) + "\n").encode())
+        write_atomic(path / "run.json", (ended.model_dump_json(indent=2) + "\n").encode())
     except OutputError:
         if exit_code == 0:
             raise

@@ -238,17 +238,6 @@ def test_the_picture_goes_through_a_link(tmp_path):
     assert (tmp_path / "x.png").is_symlink()
 
 
-@pytest.mark.parametrize("name", ["curves.png", "curves.svg", "other/../curves.png"])
-def test_a_run_s_own_files_are_not_written_over(tmp_path, name):
-    """Nor is the table beside the picture, whose name nobody has typed."""
-    run = make_run(tmp_path / "run")
-    (run / "other").mkdir()
-    before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
-    with pytest.raises(OutputError, match="is a file of the run in"):
-        compare([run], run / name)
-    assert {path: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
-
-
 def test_committed_results_suffice(tmp_path):
     """What is in results/ lacks rounds.jsonl and run.json; picture and table come all the same."""
     committed = Path(__file__).parents[2] / "results" / "quick-rotmnist-1.25k"
