@@ -7,7 +7,6 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from clients.gpu_share import share_of, shown
 from fedpart.config import Config
 from fedpart.errors import ConfigError
 from fedpart.machine import available_cores
@@ -39,18 +38,23 @@ def choose_backend(config: Config) -> Backend:
 
     Raises:
         ConfigError: Ray is asked for and not installed, nobody answers at its address, more
-            workers than the GPUs hold, or workers on a GPU without a share of it.
+            workers than the GPUs hold, workers on a GPU without a share of it, or a share without
+            a GPU.
     """
     if config.backend in ("inline", "algorithm"):
         return Backend(config.backend, None, config.backend)
     reason = _against_ray(config)
     if config.backend == "auto" and reason:
         return Backend("inline", None, f"inline ({reason})")
-    share = share_of(config)
-    if config.device == "cuda" and share == 0:
+    if config.device == "cuda" and config.gpus_per_client == 0:
         raise ConfigError(
             "device is 'cuda', but gpus-per-client is 0, which hides the GPUs from ray's workers; "
             "give it a share, such as 0.25, or use backend inline"
+        )
+    if config.device != "cuda" and config.gpus_per_client != 0:
+        raise ConfigError(
+            f"gpus-per-client is {config.gpus_per_client!r}, but device is 'cpu'; use device cuda, "
+            "or leave it out"
         )
     if missing := _missing():
         asked = _asks_for_workers(config) or "backend is 'ray'"
@@ -61,7 +65,10 @@ def choose_backend(config: Config) -> Backend:
         count = "as many workers as it holds" if workers is None else _count(workers)
         return Backend("ray", workers, f"ray at {config.ray_address}, {count}")
     workers = local_workers(config)
-    return Backend("ray", workers, f"ray, {_count(workers)}{shown(config)}")
+    text = f"ray, {_count(workers)}"
+    if config.gpus_per_client == "auto":
+        text += f", {share_of(config, workers, local_gpus(config)):.2g} of a GPU each"
+    return Backend("ray", workers, text)
 
 
 def local_workers(config: Config) -> int:
@@ -70,12 +77,16 @@ def local_workers(config: Config) -> int:
     Raises:
         ConfigError: see ``workers_that_fit``.
     """
-    gpus = 0
-    if share_of(config) > 0:
-        import torch
+    return workers_that_fit(config, available_cores(), local_gpus(config))
 
-        gpus = torch.cuda.device_count()
-    return workers_that_fit(config, available_cores(), gpus)
+
+def local_gpus(config: Config) -> int:
+    """GPUs of this machine; 0 where workers take none."""
+    if config.gpus_per_client == 0:
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def workers_that_fit(config: Config, cpus: int, gpus: int) -> int:
@@ -84,15 +95,15 @@ def workers_that_fit(config: Config, cpus: int, gpus: int) -> int:
     Raises:
         ConfigError: more workers than the GPUs hold.
     """
-    hold, share = cpus, share_of(config)
-    if share > 0:
+    hold, share = cpus, config.gpus_per_client
+    if share != 0 and not gpus:
+        raise ConfigError(
+            f"gpus-per-client is {share}, but this machine has no GPU that torch can use; leave it "
+            "and device 'cuda' out"
+        )
+    if share != "auto" and share > 0:
         hold = int(gpus * _workers_per_gpu(share))
         wanted = 1 if config.workers == "auto" else config.workers
-        if not gpus:
-            raise ConfigError(
-                f"gpus-per-client is {share:g}, but this machine has no GPU that torch can use; "
-                "leave it and device 'cuda' out"
-            )
         if hold < wanted:
             there = f"{gpus} GPU{'' if gpus == 1 else 's'}"
             raise ConfigError(
@@ -101,6 +112,16 @@ def workers_that_fit(config: Config, cpus: int, gpus: int) -> int:
             )
     wanted_here = hold if config.workers == "auto" else config.workers
     return max(1, min(wanted_here, config.jobs))
+
+
+def share_of(config: Config, workers: int, gpus: int) -> float:
+    """``gpus-per-client`` as a number; ``auto``: an even share for each worker.
+
+    No worker has parts of two GPUs, so that 5 workers on 2 GPUs have a third of one each.
+    """
+    if config.gpus_per_client == "auto":
+        return 1 / math.ceil(workers / max(1, gpus))
+    return config.gpus_per_client
 
 
 def gpus_for(workers: int, share: float) -> int:

@@ -7,8 +7,7 @@ from typing import cast
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message
 
-from clients.backend import gpus_for, local_workers, workers_that_fit
-from clients.gpu_share import share_of
+from clients.backend import gpus_for, local_gpus, local_workers, share_of, workers_that_fit
 from clients.grid import LocalGrid
 from clients.identity import own_id
 from clients.ray_executor import Cost, RayExecutor
@@ -53,11 +52,11 @@ def ray_grid(
         ConfigError: no such cluster, more workers than it holds, or workers that cannot start.
         OutputError: see ``RaySession``.
     """
-    config, share = program.config, share_of(program.config)
+    config = program.config
     with contextlib.ExitStack() as stack:
         if session is None and config.ray_address is None:
             workers = local_workers(config) if workers is None else workers
-            gpus = gpus_for(workers, share)
+            gpus = gpus_for(workers, share_of(config, workers, local_gpus(config)))
             store = _store_bytes(program, data, workers)
             session = stack.enter_context(RaySession(workers, gpus, store))
         elif session is None:
@@ -67,7 +66,7 @@ def ray_grid(
             workers = workers_that_fit(config, cpus, gpus)
         if workers > cpus:
             raise ConfigError(f"workers is {workers}, but Ray has {cpus} CPUs, one for each")
-        cost = expected_work(program, data)
+        share, cost = share_of(config, workers, gpus), expected_work(program, data)
         at_once = config.clients_at_once
         executor = RayExecutor(session, workers, share, cost, at_once)
         stack.callback(executor.close)

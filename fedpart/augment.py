@@ -3,19 +3,22 @@
 Each family turns noise in [-1, 1] and its raw values into one 2x3 matrix an image, which maps
 target pixels to source pixels in coordinates where the image is [-1, 1]^2. Angles and shears are
 those of pixels, also where the image is not square; a shift of 1 is half the side along its axis.
-A user's own may change images in any way that is differentiable in its raw values.
+A custom family may change images in any way that is differentiable in its raw values.
 """
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedpart.own_augmentation import own_augmentation
+from fedpart.errors import ConfigError
+from fedpart.models import noise_images, uniform
+from fedpart.plugins import call_own, users_code
 from fedpart.warp import compose, off_diagonal, warp
 
 NAMES = ("rotation", "translate_x", "translate_y", "scale_x", "scale_y", "shear")
@@ -219,6 +222,65 @@ class Generators(_Affine):
     def readable(self, raw: Tensor) -> dict[str, float]:
         """As ``Symmetric.readable``."""
         return Symmetric(self.start, self.transform).readable(raw)
+
+
+@dataclass(frozen=True)
+class OwnAugmentation:
+    """A custom family; see ``Augmentation``."""
+
+    names: tuple[str, ...]
+    noise_size: int
+    initial: Callable[[], Tensor]
+    apply: Callable[[Tensor, Tensor, Tensor], Tensor]
+    readable: Callable[[Tensor], dict[str, float]]
+
+
+def own_augmentation(name: str, start: float, shape: tuple[int, int, int]) -> OwnAugmentation:
+    """Make a custom family, and try it on two images of noise.
+
+    Args:
+        name: ``module:Class``, called with ``start``.
+        start: width at the start.
+        shape: (channels, height, width) of the images.
+    Returns:
+        the family; its ``readable`` raises a ConfigError where a number is not finite, or is named
+        otherwise than at the start, since records with either could not be read.
+    Raises:
+        ConfigError: it cannot be imported, raises, gives values or images that do not fit or are
+            not finite, or keeps the gradient from its values.
+    """
+    own: Any = call_own("augmentation", name, start=start)
+
+    def readable(raw: Tensor) -> dict[str, float]:
+        # A clone: it may not change psi.
+        told = own.readable(raw.detach().clone())
+        numbers = {key: float(value) for key, value in told.items()}
+        if numbers.keys() != set(columns) or not all(map(math.isfinite, numbers.values())):
+            raise ConfigError(
+                f"augmentation {name!r}: readable gives {numbers!s:.60}; it must give finite "
+                f"numbers, each time by the names {', '.join(map(repr, columns))}"
+            )
+        return numbers
+
+    with users_code("augmentation", name):
+        raw, names = own.initial().detach().clone().requires_grad_(), tuple(own.names)
+        columns = tuple(own.readable(raw.detach().clone()))
+        noise = uniform(torch.Generator().manual_seed(0), (2, own.noise_size), -1, 1)
+        images = noise_images(shape[0], shape[1:])
+        changed = own.apply(images.clone(), raw.clone(), noise)
+        wrong = ""
+        if raw.shape != (len(names),) or raw.dtype != torch.float32:
+            wrong = "initial must give one float32 for each of its names"
+        elif changed.shape != images.shape or changed.dtype != images.dtype:
+            wrong = "apply must keep the shape and the type of the images"
+        elif not (raw.isfinite().all() and changed.isfinite().all()):
+            wrong = "initial or apply gives values that are not finite"
+        elif names and not changed.requires_grad:
+            wrong = "no gradient reaches its raw values: leave detach and no_grad out of apply"
+        if wrong:
+            raise ConfigError(f"augmentation {name!r}: {wrong}")
+        readable(raw)
+        return OwnAugmentation(names, own.noise_size, own.initial, own.apply, readable)
 
 
 def build_augmentation(

@@ -164,7 +164,7 @@ class Config(Resolved):
         "client of the round",
     )
     gpus_per_client: Annotated[float | Literal["auto"], checks.AUTO_OR_SHARE] = Field(
-        0.0, description="share of a GPU that a worker of ray takes; 0: none; auto: what it needs"
+        0.0, description="share of a GPU that a worker of ray takes; 0: none; auto: an even share"
     )
     ray_address: Annotated[str | None, checks.HOST_AND_PORT] = Field(
         None, description="host:port of a Ray cluster that this machine is part of, or auto"

@@ -128,8 +128,6 @@ def build_program(
     dropout = swap_dropout(network, config.dropout)
     with users_code("model", config.model):
         own = own_hyperparameters(network)
-        for one in own:
-            one.readable(one.initial)
     images = noise_images(in_channels, image_shape)
     try_out(network, config.model, num_classes, images)
     rng = numpy_rng(config.seed, "assignment")

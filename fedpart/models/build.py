@@ -1,20 +1,19 @@
 """Models by name, and the user's own."""
 
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedpart.errors import ConfigError, cause
+from fedpart.errors import ConfigError
 from fedpart.models.digits import MnistCNN
 from fedpart.models.fixup import FixupResNet
 from fedpart.models.hyper import noise
 from fedpart.models.mlp import MLP
 from fedpart.models.resnet9 import ResNet9, ResNet9Narrow
 from fedpart.models.wide import WideResNet
-from fedpart.plugins import call_own, check_name
+from fedpart.plugins import call_own, check_name, users_code
 from fedpart.streams import global_seed
 
 
@@ -112,7 +111,7 @@ def noise_images(in_channels: int, image_shape: tuple[int, int]) -> Tensor:
 
 
 def try_out(network: nn.Module, model: str, num_classes: int | None, inputs: Tensor) -> int:
-    """Whether a network can be applied to such inputs.
+    """Apply a network to inputs once in training and once in evaluation mode.
 
     Args:
         network: left in evaluation mode.
@@ -122,61 +121,37 @@ def try_out(network: nn.Module, model: str, num_classes: int | None, inputs: Ten
     Returns:
         number of outputs.
     Raises:
-        ConfigError: it fails, or gives another shape, values that are not finite, or values through
-            which no gradient reaches its parameters; or it changes its own buffers.
+        ConfigError: it raises, or gives another shape, values that are not finite, or values
+            through which no gradient reaches its parameters; or it changes its own buffers, which
+            are in no partition.
     """
-    try:
-        with global_seed(0), noise(network, torch.Generator().manual_seed(0)):
-            for training in (True, False):
-                # Of their own, since some models write to their weights or buffers.
-                leaves = {
-                    name: parameter.detach().clone().requires_grad_()
-                    for name, parameter in network.named_parameters()
-                }
-                own = {name: leaf.clone() for name, leaf in leaves.items()}
-                own |= {name: buffer.clone() for name, buffer in network.named_buffers()}
-                logits = functional_call(network.train(training), own, inputs)
-                found = _num_outputs(logits, model, num_classes, inputs)
-                _check_buffers(network, own, model)
-    except ConfigError:
-        raise
-    # Whatever the user's model raises is the user's to read; a script's exit ends no run.
-    except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"model {model!r} fails on inputs of shape {tuple(inputs.shape[1:])}: "
-            f"{cause(traceback.format_exc())}"
-        ) from error
-    return found
-
-
-def _num_outputs(logits: object, model: str, num_classes: int | None, inputs: Tensor) -> int:
-    outputs = "number of classes" if num_classes is None else num_classes
-    wanted = f"not a tensor of shape ({len(inputs)}, {outputs})"
-    if not isinstance(logits, Tensor):
-        raise ConfigError(f"model {model!r} gives a {type(logits).__name__}, {wanted}")
-    shape = tuple(logits.shape)
-    if len(shape) != 2 or shape != (len(inputs), num_classes or shape[1]):
-        raise ConfigError(f"model {model!r} gives {shape} for {len(inputs)} inputs, {wanted}")
-    if not torch.isfinite(logits).all():
-        raise ConfigError(
-            f"model {model!r} gives values that are not finite at its start: "
-            "mend its initial weights or its forward"
-        )
-    if not logits.requires_grad:
-        raise ConfigError(
-            f"model {model!r} gives values through which no gradient reaches its parameters: "
-            "leave detach and no_grad out of its forward"
-        )
+    trial = f"trial on inputs of shape {tuple(inputs.shape[1:])} with model"
+    rng = torch.Generator().manual_seed(0)
+    with users_code(trial, model), global_seed(0), noise(network, rng):
+        for training in (True, False):
+            # Clones, since some models write to their weights or buffers.
+            own = {n: p.detach().requires_grad_().clone() for n, p in network.named_parameters()}
+            own |= {n: buffer.clone() for n, buffer in network.named_buffers()}
+            logits: Tensor = functional_call(network.train(training), own, inputs)
+            shape = tuple(logits.shape)
+            if len(shape) != 2 or shape != (len(inputs), num_classes or shape[1]):
+                wanted = f"({len(inputs)}, {num_classes or 'number of classes'})"
+                raise ConfigError(f"model {model!r} gives {shape}, not a tensor of shape {wanted}")
+            if not logits.isfinite().all():
+                raise ConfigError(
+                    f"model {model!r} gives values that are not finite at its start: mend its "
+                    "initial weights or its forward"
+                )
+            if not logits.requires_grad:
+                raise ConfigError(
+                    f"model {model!r} gives values through which no gradient reaches its "
+                    "parameters: leave detach and no_grad out of its forward"
+                )
+            for name, before in network.named_buffers():
+                if ((before != own[name]) & ~(before.isnan() & own[name].isnan())).any():
+                    raise ConfigError(
+                        f"model {model!r} changes its buffer {name} in a forward pass, which "
+                        "belongs to no partition and would leak data between chunks: have it "
+                        "depend on nothing it has seen before"
+                    )
     return shape[1]
-
-
-def _check_buffers(network: nn.Module, after: Mapping[str, Tensor], model: str) -> None:
-    """Refuse what a forward pass leaves behind: it is in no partition, and differs by back end."""
-    for name, before in network.named_buffers():
-        changed = (before != after[name]) & ~(before.isnan() & after[name].isnan())
-        if changed.any():
-            raise ConfigError(
-                f"model {model!r} changes its buffer {name} in a forward pass, which belongs to no "
-                "partition and would leak data between chunks: have it depend on nothing it has "
-                "seen before"
-            )

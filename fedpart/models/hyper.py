@@ -40,15 +40,10 @@ class OwnHyper:
         """
         found = self.read(values.detach().clone())
         numbers = torch.as_tensor(found, dtype=torch.float64).flatten().tolist()
-        if len(numbers) != values.numel():
+        if len(numbers) != values.numel() or not all(map(math.isfinite, numbers)):
             raise ConfigError(
                 f"hyperparameter {self.name!r}: its function turns {values.numel()} values into "
-                f"{len(numbers)} numbers; there must be one for each"
-            )
-        if not all(map(math.isfinite, numbers)):
-            raise ConfigError(
-                f"hyperparameter {self.name!r}: its function turns it into {numbers!s:.60}; the "
-                "numbers must be finite"
+                f"{numbers!s:.60}; there must be a finite number for each"
             )
         if len(numbers) == 1:
             return {self.name: numbers[0]}

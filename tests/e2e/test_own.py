@@ -95,7 +95,7 @@ def test_a_hyperparameter_of_ones_own_is_batched_over_clients(readme, copied, si
     assert "or draw its noise from fedpart.models.uniform" in err
 
 
-# What it is tried out on before the run is two blank images, in evaluation.
+# Before the run it is tried on two images of noise.
 LATE_MODEL = """
 from torch import nn
 
@@ -135,7 +135,7 @@ class late:
         if raw[0] != 1 and {silent}:
             raise LookupError("cannot tell")
         late.calls += 1
-        return {{{told}: float(raw[0])}} if late.calls > 2 else {{"a": 1.0}}
+        return {{{told}: float(raw[0])}} if late.calls > 3 else {{"a": 1.0}}
 """
 LATE = ("--model", "late_model:late", "--augmentation", "late_augmentation:late", "--out", "run")
 
@@ -177,16 +177,8 @@ BOTH = "with model 'late_model:late' and augmentation 'late_augmentation:late'"
             {"most": 10},
             f"evaluation after round 1 {BOTH}: ValueError: too many images (late_model.py, line",
         ),
-        (
-            {"augmented": 10},
-            f"evaluation after round 1 {BOTH}: ValueError: too many images (late_augmentation.py",
-        ),
         ({"silent": True}, f"telling psi {BOTH}: LookupError: cannot tell (late_augmentation"),
-        ({"told": "'b'"}, f"{OWN}: readable names b now, and named a at the start; it must"),
-        ({"told": "1"}, f"{OWN}: readable returns {{1: "),
-        ({"told": "'a': 'much', 'b'"}, f"{OWN}: readable returns {{'a': 'much'"),
-        ({"told": "'a': float('nan'), 'b'"}, f"{OWN}: readable returns {{'a': nan"),
-        ({"told": "'a': 10**400, 'b'"}, f"{OWN}: readable returns {{'a': 1000"),
+        ({"told": "'b'"}, f"{OWN}: readable gives {{'b': "),
     ],
 )
 def test_what_raises_only_later_is_told_and_the_run_goes_on(sim, home, late, wrong, says):
@@ -245,16 +237,12 @@ def without_clock(folder):
 
 # What fails, the iteration to go on from, and what is said.
 IN_ONE_PLACE = [
-    ({"most": 10}, 1, f"evaluation after iteration 2 {BOTH}: ValueError: too many images (late_m"),
     (
         {"augmented": 10},
         1,
         f"evaluation after iteration 2 {BOTH}: ValueError: too many images (late_augmentation",
     ),
-    ({"silent": True}, 1, f"evaluation after iteration 2 {BOTH}: LookupError: cannot tell (late_a"),
-    ({"told": "'b'"}, 1, f"{OWN}: readable names b now, and named a at the start"),
-    ({"most": 10, "kind": "StopIteration"}, 1, f"evaluation after iteration 2 {BOTH}: StopIterati"),
-    ({"steps": 11}, 2, f"training {BOTH}: ValueError: too many steps (late_model.py, line"),
+    ({"told": "'b'"}, 1, f"{OWN}: readable gives {{'b': "),
     ({"steps": 11, "kind": "StopIteration"}, 2, f"training {BOTH}: StopIteration: too many steps"),
 ]
 
@@ -277,7 +265,7 @@ def test_in_one_place_it_is_told_too_and_the_run_goes_on(central, home, late, wr
 
 def test_in_one_place_what_diverges_is_no_fault_of_the_module(central, home, late):
     """It would diverge again: no word of going on."""
-    late(layer="nn.Flatten()", scale="float('nan') if self.steps > 11 else 1")
+    late(layer="nn.Flatten()", scale="float('nan') if self.steps > 10 else 1")
     code, (error, *more) = central()
     assert (code, more) == (2, [])
     assert error.startswith("error: the loss is nan at iteration 3 with lr")
@@ -351,146 +339,33 @@ def test_what_has_another_size_after_it_was_mended_is_refused(sim, home, late, m
     assert sim("--resume", "run")[0] == 0
 
 
-# Its initial value, a factor of the images, and a factor of what is told of it.
-AUGMENTATION = """
-import torch
-from math import nan
+DATA = """
+import numpy as np
+from fedpart.data import Images
 
 
-class own:
-    names, noise_size = ("a",), 1
-
-    def __init__(self, start):
-        pass
-
-    def initial(self):
-        return torch.full((1,), float({}))
-
-    def apply(self, images, raw, noise):
-        return (images + 1) * {}
-
-    def readable(self, raw):
-        return {{"a": {} * 1.0}}
+def own(data_dir):
+    x, y = np.zeros((9, 1, 28, 28), np.uint8), np.zeros(9, int)
+    return Images({})
 """
 
 
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        (
-            "dataset",
-            "def own(data_dir):\n    return 3\n",
-            "returned int, not a fedpart.data.Images",
-        ),
+        ("dataset", "def own(data_dir):\n    return 3\n", "returned int, not a fedpart.data"),
         ("dataset", "def own(data_dir):\n    raise OSError('no disk')\n", "OSError: no disk"),
-        (
-            "dataset",
-            "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
-            "    return Images(np.zeros((9, 28, 28), np.uint8), np.zeros(9, int))\n",
-            "images of type uint8 and shape (9, 28, 28); they must be uint8 [n, channels",
-        ),
-        (
-            "dataset",
-            "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
-            "    return Images(np.zeros((9, 1, 28, 28), np.uint8), np.full(9, 10))\n",
-            "has labels 10 to 10; they must be 0 to 9",
-        ),
-        (
-            "dataset",
-            "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
-            "    x, y = np.zeros((9, 1, 28, 28), np.uint8), np.zeros(9, int)\n"
-            "    return Images(x.tolist(), y)\n",
-            "images of type list; they must be a NumPy array",
-        ),
-        (
-            "dataset",
-            "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
-            "    x, y = np.zeros((9, 1, 28, 28), np.uint8), np.zeros(9, int)\n"
-            "    return Images(x, list(y))\n",
-            "labels of type list",
-        ),
-        (
-            "dataset",
-            "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
-            "    x, y = np.zeros((9, 1, 28, 28), np.uint8), np.zeros(9, int)\n"
-            "    return Images(x, y, x)\n",
-            "test images or labels without the other",
-        ),
-        (
-            "dataset",
-            "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
-            "    x, y = np.zeros((9, 1, 28, 28), np.uint8), np.zeros(9, int)\n"
-            "    return Images(x, y, mean=(0.0,), std=(0.0,))\n",
-            "std (0.0,); each must be above 0",
-        ),
-        (
-            "dataset",
-            "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
-            "    x, y = np.zeros((9, 1, 28, 28), np.uint8), np.zeros(9, int)\n"
-            "    return Images(x, y, mean=np.zeros(2), std=np.ones(2))\n",
-            "has 2 mean values, not 1",
-        ),
-        (
-            "dataset",
-            "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
-            "    x, y = np.zeros((9, 1, 28, 28), np.uint8), np.zeros(9, int)\n"
-            "    return Images(x, y, mean=0.5)\n",
-            "'float' object is not iterable",
-        ),
-        *(
-            (
-                "dataset",
-                "import numpy as np\nfrom fedpart.data import Images\n\n\ndef own(data_dir):\n"
-                "    x, y = np.zeros((9, 1, 28, 28), np.uint8), np.zeros(9, int)\n"
-                f"    return Images(x, y, {given})\n",
-                sentence,
-            )
-            for given, sentence in (
-                ("num_classes='3'", "has num_classes '3'; it must be a whole number"),
-                ("validation=-5", "has validation -5; it must be a number of images"),
-                ("source=None", "has source None; it must be a sentence"),
-                ("mean=(33.3,)", "has mean (33.3,); each must be 0 to 1, of images in [0, 1]"),
-            )
-        ),
-        (
-            "augmentation",
-            AUGMENTATION.format("0", "(1 + raw)", "1").replace('{"a"', "{3"),
-            "not a dict of names and finite",
-        ),
-        *(
-            (
-                "augmentation",
-                AUGMENTATION.format("0", "(1 + raw)", "1").replace('{"a"', f'{{"{taken}"'),
-                sentence,
-            )
-            for taken, sentence in (
-                ("round", "named 'round', as a column"),
-                ("seeds", "named 'seeds', as a column"),
-                ("upload_MB_chunk_0", "named 'upload_MB_chunk_0', as a column"),
-                ("dropout_1", "two hyperparameters are named 'dropout_1': name one otherwise"),
-            )
-        ),
-        ("augmentation", AUGMENTATION.format("0", "1", "1"), "no gradient reaches its raw values"),
-        ("augmentation", AUGMENTATION.format("0", "raw.double()", "1"), "and type torch.float64"),
         ("dataset", "import no_such_module\n", "No module named 'no_such_module'"),
         ("dataset", "other = 3\n", "has no attribute 'own'"),
+        ("dataset", DATA.format("x[:, 0], y"), "images of type uint8 and shape (9, 28, 28); they"),
+        ("dataset", DATA.format("x, y + 10"), "has labels 10 to 10; they must be 0 to 9"),
+        ("dataset", DATA.format("x.tolist(), y"), "images of type list; they must be a NumPy"),
+        ("dataset", DATA.format("x, y, x"), "test images or labels without the other"),
+        ("dataset", DATA.format("x, y, mean=np.zeros(2)"), "has 2 mean values, not 1"),
+        ("dataset", DATA.format("x, y, num_classes='3'"), "'3'; it must be a whole number"),
+        ("dataset", DATA.format("x, y, validation=-5"), "-5; it must be a number of images"),
+        ("dataset", DATA.format("x, y, source=None"), "has source None; it must be a sentence"),
         ("augmentation", "class own:\n    def __init__(self, start):\n        pass\n", "initial"),
-        (
-            "augmentation",
-            "import torch\n\n\nclass own:\n    names, noise_size = ('a', 'b'), 1\n"
-            "    def __init__(self, start):\n        pass\n"
-            "    def initial(self):\n        return torch.zeros(1)\n"
-            "    def apply(self, images, raw, noise):\n        return images\n"
-            "    def readable(self, raw):\n        return {}\n",
-            "has 2 names and initial values of shape (1,)",
-        ),
-        ("augmentation", AUGMENTATION.format("nan", "1", "1"), "initial gives values that are not"),
-        (
-            "augmentation",
-            AUGMENTATION.format("0", "nan", "1"),
-            "apply gives values that are not finite",
-        ),
-        ("augmentation", AUGMENTATION.format("0", "1", "nan"), "not a dict of names and finite"),
     ],
 )
 def test_what_cannot_be_used_gets_one_sentence_before_the_run(sim, home, name, text, sentence):

@@ -151,7 +151,7 @@ def test_clients_that_all_raise_end_the_run_and_all_processes(home, scratch):
         "        super().__init__()\n"
         "        self.out = nn.Linear(784, 10)\n\n"
         "    def forward(self, x):\n"
-        "        if self.training and len(x) != 2:\n"
+        "        if self.training and len(x) > 2:\n"
         "            raise RuntimeError('too hot')\n"
         "        return self.out(x.flatten(1))\n\n\n"
         "def net(num_classes, in_channels):\n"

@@ -2,11 +2,9 @@ import socket
 from types import SimpleNamespace
 
 import pytest
-import tiny
 
-from clients import backend, gpu_share
-from clients.backend import choose_backend, gpus_for, workers_that_fit
-from clients.gpu_share import Use, share_of
+from clients import backend
+from clients.backend import choose_backend, gpus_for, share_of, workers_that_fit
 from fedpart.config import make_config
 from fedpart.errors import ConfigError
 from fedpart.idle import idle_settings
@@ -151,45 +149,21 @@ def test_an_address_where_nobody_answers_is_refused_at_once():
 
 
 @pytest.mark.parametrize(
-    ("taken", "free", "cores", "gpus", "share", "workers"),
-    [(10, 80, 16, 1, 1 / 7, 7), (1, 80, 4, 1, 1 / 4, 4), (30, 80, 16, 2, 1 / 2, 4)],
+    ("workers", "gpus", "share"), [(10, 1, 1 / 10), (5, 2, 1 / 3), (8, 4, 1 / 2), (2, 8, 1)]
 )
-def test_auto_shares_a_gpu_by_what_a_worker_takes(
-    machine, monkeypatch, taken, free, cores, gpus, share, workers
-):
-    """Nine tenths of what is free, and no more workers than cores or clients of a round."""
-    machine(cores)
-    monkeypatch.setattr(gpu_share, "available_cores", lambda: cores)
-    monkeypatch.setattr(gpu_share, "_measured", lambda config: Use(taken, free, gpus))
-    values = make_config({"gpus-per-client": "auto", "device": "cuda"})
-    assert share_of(values) == share
-    assert workers_that_fit(values, cores, gpus) == workers
+def test_auto_shares_gpus_evenly_among_workers(machine, monkeypatch, workers, gpus, share):
+    """As many as there are cores; each on one GPU."""
+    config = make_config({"gpus_per_client": "auto", "device": "cuda"})
+    assert workers_that_fit(config, workers, gpus) == workers
+    assert share_of(config, workers, gpus) == share
+    # Ray is told of no more GPUs than these need, and the share stays.
+    assert share_of(config, workers, gpus_for(workers, share)) == share
+    machine(workers)
+    monkeypatch.setattr(backend, "local_gpus", lambda config: gpus)
+    said = f"ray, {workers} workers, {share:.2g} of a GPU each"
+    assert choose_backend(config).text == said
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({}, "device is 'cpu'; use device cuda, or leave it out"),
-        ({"device": "cuda", "ray_address": "head:6379"}, "not those at head:6379; give a number"),
-        ({"device": "cuda"}, "a worker takes 90.0 GB and the GPU has 80.0 GB left: use smaller"),
-    ],
-)
-def test_auto_says_what_it_cannot_share(monkeypatch, values, message):
-    monkeypatch.setattr(gpu_share, "_measured", lambda config: Use(90 * 10**9, 80 * 10**9, 1))
-    with pytest.raises(ConfigError, match=message):
-        share_of(make_config(values | {"gpus_per_client": "auto"}))
-
-
-def test_auto_without_a_gpu_says_so_and_asks_for_a_number(monkeypatch):
-    """The clients are run in another process, which sees none; its last word is the reason."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    config = tiny.config(gpus_per_client="auto", device="cuda")
-    with pytest.raises(ConfigError, match=r"no client could be run.*torch finds no GPU.*a number"):
-        share_of(config)
-
-
-@pytest.mark.cuda
-def test_auto_measures_a_client():
-    chosen = choose(gpus_per_client="auto", device="cuda", train_size=200)
-    assert chosen.name == "ray"
-    assert "on a GPU: each takes" in chosen.text
+def test_auto_without_a_gpu_is_refused():
+    with pytest.raises(ConfigError, match="gpus-per-client is auto, but this machine has no GPU"):
+        fit(8, 0, gpus_per_client="auto")

@@ -105,7 +105,7 @@ def test_labels_that_are_no_class_of_the_model_are_refused(change, says):
         (([[1.0], [float("nan")]], [0, 1]), DataError, "an input holds values that are not finite"),
         (([[1.0], [float("inf")]], [0, 1]), DataError, "an input holds values that are not finite"),
         (([[1.0], [2.0]],), DataError, "has 1 tensors; give inputs and labels"),
-        (([[1.0, 2.0]] * 2, [0, 1]), ConfigError, r"'Linear' fails on inputs of shape \(2,\)"),
+        (([[1.0, 2.0]] * 2, [0, 1]), ConfigError, r"inputs of shape \(2,\) with model 'Linear'"),
         (([[3e38], [3e38]], [0, 1]), ConfigError, "'Linear' gives values that are not finite at"),
     ],
 )

@@ -75,5 +75,5 @@ def test_a_node_says_who_it_is_without_torch():
 
 def test_the_likelihood_and_its_gradients_know_no_runs_reports_data_or_settings():
     out = run({"flwr", "ray", "pydantic", "matplotlib"}, "import fedpart.gradients\n" + LOADED)
-    method = "augment errors gradients layout likelihood models own_augmentation plugins psi"
+    method = "augment errors gradients layout likelihood models plugins psi"
     assert set(out.split()) == set(f"{method} streams warp".split())

@@ -79,7 +79,12 @@ def test_psi_of_the_mnist_cnn():
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
-    [("round", "named 'round', as a column"), ("shear", "two hyperparameters are named 'shear'")],
+    [
+        ("round", "named 'round', as a column"),
+        ("seeds", "named 'seeds', as a column"),
+        ("upload_MB_chunk_0", "named 'upload_MB_chunk_0', as a column"),
+        ("shear", "two hyperparameters are named 'shear'"),
+    ],
 )
 def test_a_hyperparameter_of_a_layer_needs_a_name_of_its_own(name, sentence):
     """Or it would be lost under that of another, in records and in curves.csv."""
