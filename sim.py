@@ -1,12 +1,10 @@
 """Train federated partitioned networks over simulated clients: ``python sim.py --help``."""
 
-from fedpart import output
-from fedpart.interrupts import INTERRUPTS, Terminated
+from fedpart.interrupts import INTERRUPTS
 
 if __name__ == "__main__":
     # Before the imports that take long: a signal that comes with them would leave a traceback.
     INTERRUPTS.install()
-    output.install()
 
 import contextlib
 import importlib
@@ -18,15 +16,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, NoReturn
 
 from fedpart.arguments import Request, parse_run, resumed_config
 from fedpart.commands import COMMANDS
 from fedpart.config import Config
-from fedpart.errors import ClosedError, DivergedError, FedpartError, OutputError
+from fedpart.errors import DivergedError, OutputError
 from fedpart.folder_lock import kept
 from fedpart.idle import first_warnings
+from fedpart.output import CLOSED, INTERRUPTED, TERMINATED, outcome, run_command, tell
 from fedpart.progress import Progress, make_progress
 from fedpart.records import EvaluationRecord, RoundRecord, Summary
 from fedpart.run_files import check_free, check_packages, choose_folder, read_config
@@ -40,59 +38,19 @@ if TYPE_CHECKING:
     from fedpart.run_folder import RunFolder
     from fedpart.server import ServerState
 
-# 130 and 143, as shells count, and 141.
-INTERRUPTED, TERMINATED, CLOSED = 128 + SIGINT, 128 + SIGTERM, ClosedError.exit_code
-
-
-class Ended(BaseException):
-    """A run ended early, and the user has been told why."""
-
-    def __init__(self, exit_code: int) -> None:
-        """Keep the exit code."""
-        super().__init__(exit_code)
-        self.exit_code = exit_code
-
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code, see ``fedpart.errors``."""
+    """Run one command; returns the exit code, see ``fedpart.output``."""
     words = list(sys.argv[1:] if argv is None else argv)
     # Flower reads these when it is imported, which happens later.
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
     os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
     INTERRUPTS.advice, INTERRUPTS.told = "", False
-    exit_code = 0
-    try:
-        if words and words[0] in COMMANDS:
-            exit_code = COMMANDS[words[0]](words[1:]) or 0
-        elif words and words[0] == "deploy":
-            _deploy(words[1:])
-        else:
-            _run(words)
-        sys.stdout.flush()
-    except Ended as ended:
-        return ended.exit_code
-    except (Exception, KeyboardInterrupt, Terminated) as error:
-        reason, exit_code = _why(error)
-        if exit_code == 1:
-            raise
-        if exit_code not in (INTERRUPTED, TERMINATED, CLOSED):
-            sys.stderr.write(f"error: {reason}\n")
-        elif exit_code != CLOSED and not INTERRUPTS.told:
-            sys.stderr.write(f"{INTERRUPTS.sentence}\n")
-    return exit_code
-
-
-def _why(error: BaseException) -> tuple[str, int]:
-    """Why a command ended: a few words, and the exit code; 1 for a mistake of this program."""
-    # Whatever has become of a signal on its way, an import that failed by it for one.
-    if isinstance(error, KeyboardInterrupt) or INTERRUPTS.seen is SIGINT:
-        return "interrupted", INTERRUPTED
-    if isinstance(error, Terminated) or INTERRUPTS.seen is SIGTERM:
-        return "terminated", TERMINATED
-    if isinstance(error, FedpartError):
-        return str(error), error.exit_code
-    return f"{type(error).__name__}: {error}", 1
+    commands = {**COMMANDS, "deploy": _deploy}
+    if words and words[0] in commands:
+        return run_command(partial(commands[words[0]], words[1:]))
+    return run_command(partial(_run, words))
 
 
 def _run(argv: list[str]) -> None:
@@ -140,11 +98,11 @@ def _several_seeds(
                     progress.skip(summary)
                 else:
                     summary, data = _one_run(run.config, argv, progress, data, begun, parent, claim)
-            except ClosedError:
+            except BrokenPipeError:
                 # Between two runs: within one, it has been told.
                 left = any(run.summary is None for run in seed_runs(parent, config))
                 if left and (parent / "config.toml").is_file():
-                    sys.stderr.write(f"stopped before the last seed; {_again(parent)}\n")
+                    tell(f"stopped before the last seed; {_again(parent)}")
                 raise
             claim = None
             INTERRUPTS.advice = f"; {_again(parent)}"
@@ -286,19 +244,19 @@ def _ending(folder: "RunFolder", progress: Progress, top: Path) -> Iterator[None
     except BaseException as error:
         with INTERRUPTS.ending():
             progress.close()
-            reason, code = _why(error)
+            reason, code = outcome(error)
             if code not in (1, INTERRUPTED, TERMINATED, CLOSED):
-                sys.stderr.write(f"error: {reason}\n")
+                tell(f"error: {reason}")
             # A full disk, say: the first error is the one to show.
             with contextlib.suppress(OutputError):
                 done = folder.close(reason, code)
                 # One that diverged would do so again.
                 if done is not None and not isinstance(error, DivergedError):
-                    sys.stderr.write(f"stopped after round {done}; {_again(top)}\n")
+                    tell(f"stopped after round {done}; {_again(top)}")
                 elif code in (INTERRUPTED, TERMINATED):
-                    sys.stderr.write(f"{INTERRUPTS.sentence}\n")
+                    tell(INTERRUPTS.sentence)
         if code != 1:
-            raise Ended(code) from error
+            raise SystemExit(code) from error
         raise
 
 
@@ -345,7 +303,6 @@ def _leave(exit_code: int) -> NoReturn:
 
     Its thread is then still inside Ray's library, where an interpreter that shuts down crashes.
     """
-    output.flush()
     if any(thread.name == "ray" for thread in threading.enumerate()):
         os._exit(exit_code)
     sys.exit(exit_code)

@@ -2,13 +2,11 @@
 
 import contextlib
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from shlex import quote
-from signal import SIGINT
 from typing import TYPE_CHECKING
 
 from clients.deployment.flower import Deployment
@@ -22,6 +20,7 @@ from fedpart.folder_lock import kept
 from fedpart.idle import first_warnings
 from fedpart.interrupts import INTERRUPTS
 from fedpart.machine import COMMAND, COMMIT, commit
+from fedpart.output import outcome, tell
 from fedpart.progress import Progress
 from fedpart.records import Summary
 from fedpart.run_files import DEPLOYMENT, check_free, choose_folder, read_config
@@ -173,21 +172,15 @@ def _rehearse(
             with INTERRUPTS.ending():
                 progress.close()
                 if watch.begun:
-                    stopped = not isinstance(error, Exception)
-                    code = getattr(error, "exit_code", 1)
-                    reason = str(error) if isinstance(error, FedpartError) else repr(error)
-                    if stopped:
-                        code = 128 + (INTERRUPTS.seen or SIGINT)
-                        reason = INTERRUPTS.word
                     # A full disk, say: the first error is the one to show.
                     with contextlib.suppress(OutputError):
-                        watch.close(reason, code, sure=stopped)
+                        watch.close(*outcome(error), sure=not isinstance(error, Exception))
                 if watch.begun or resume:
                     done = len(records_behind(out))
                     command = f"python sim.py deploy --resume {quote(str(out))}"
-                    sys.stderr.write(f"stopped after round {done}; go on with: {command}\n")
+                    tell(f"stopped after round {done}; go on with: {command}")
                 else:
-                    sys.stderr.write("stopped before the first round; start again as before\n")
+                    tell("stopped before the first round; start again as before")
             raise error
     progress.end(read_record(out / "summary.json", Summary), out)
 

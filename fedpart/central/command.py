@@ -24,6 +24,7 @@ from fedpart.errors import (
 from fedpart.folder_lock import kept
 from fedpart.interrupts import INTERRUPTS
 from fedpart.machine import slow_precision
+from fedpart.output import outcome, tell
 from fedpart.run_files import (
     check_free,
     check_packages,
@@ -182,32 +183,19 @@ def _one(
             with INTERRUPTS.held():
                 return run.finish(draw_run)
         except BaseException as error:
-            with INTERRUPTS.ending():
-                code = error.exit_code if isinstance(error, FedpartError) else 1
-                if isinstance(error, KeyboardInterrupt) or not isinstance(error, Exception):
-                    code = 128 + (INTERRUPTS.seen or 2)
-                # A full disk, say: the first error is the one to show.
-                with contextlib.suppress(OutputError):
-                    done = run.close(_reason(error), code)
-                    # One that diverged would do so again.
-                    if done is not None and not isinstance(error, DivergedError):
-                        again = f"go on with: {_again(top)}"
-                        sys.stderr.write(f"stopped after iteration {done:,}; {again}\n")
-                        INTERRUPTS.told = not isinstance(error, Exception)
+            # A full disk, say: the first error is the one to show.
+            with INTERRUPTS.ending(), contextlib.suppress(OutputError):
+                done = run.close(*outcome(error))
+                # One that diverged would do so again.
+                if done is not None and not isinstance(error, DivergedError):
+                    tell(f"stopped after iteration {done:,}; go on with: {_again(top)}")
+                    INTERRUPTS.told = not isinstance(error, Exception)
             raise
 
 
 def _again(folder: Path) -> str:
     # Slashes do on Windows too, and need no quotes.
     return f"python sim.py central --resume {shlex.quote(folder.as_posix())}"
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, FedpartError):
-        return str(error)
-    if isinstance(error, Exception):
-        return f"{type(error).__name__}: {error}"
-    return "interrupted" if isinstance(error, KeyboardInterrupt) else "terminated"
 
 
 def _about(config: CentralConfig) -> str:
