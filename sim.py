@@ -1,6 +1,6 @@
 """Train federated partitioned networks over simulated clients: ``python sim.py --help``."""
 
-from fedpart.interrupts import INTERRUPTS
+from fedpart.interrupts import INTERRUPTS, Terminated
 
 if __name__ == "__main__":
     # Before the imports that take long: a signal that comes with them would leave a traceback.
@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, NoReturn
 from fedpart.arguments import Request, parse_run, resumed_config
 from fedpart.commands import COMMANDS
 from fedpart.config import Config
-from fedpart.errors import DivergedError, OutputError
 from fedpart.folder_lock import kept
 from fedpart.idle import first_warnings
-from fedpart.output import CLOSED, INTERRUPTED, TERMINATED, outcome, run_command, tell
+from fedpart.output import closing_on_error, run_command, stopped
 from fedpart.progress import Progress, make_progress
-from fedpart.records import EvaluationRecord, RoundRecord, Summary
+from fedpart.records import Summary
 from fedpart.run_files import check_free, check_packages, choose_folder, read_config
 from fedpart.seeds import check_unfinished, claimed, over_seeds, seed_runs
 from fedpart.wording import table
@@ -46,7 +45,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
     os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
-    INTERRUPTS.advice, INTERRUPTS.told = "", False
     commands = {**COMMANDS, "deploy": _deploy}
     if words and words[0] in commands:
         return run_command(partial(commands[words[0]], words[1:]))
@@ -57,7 +55,6 @@ def _run(argv: list[str]) -> None:
     request = parse_run(argv)
     if request.resume is not None:
         config = resumed_config(request, read_config(request.resume))
-        INTERRUPTS.advice = f"; {_again(request.resume)}"
         with _progress(config, first_warnings(config, request.typed)) as progress:
             if config.seeds > 1:
                 _several_seeds(config, argv, progress, resume=True)
@@ -98,14 +95,13 @@ def _several_seeds(
                     progress.skip(summary)
                 else:
                     summary, data = _one_run(run.config, argv, progress, data, begun, parent, claim)
-            except BrokenPipeError:
+            except (BrokenPipeError, KeyboardInterrupt, Terminated) as error:
                 # Between two runs: within one, it has been told.
                 left = any(run.summary is None for run in seed_runs(parent, config))
                 if left and (parent / "config.toml").is_file():
-                    tell(f"stopped before the last seed; {_again(parent)}")
+                    raise stopped(error, _again(parent)) from error
                 raise
             claim = None
-            INTERRUPTS.advice = f"; {_again(parent)}"
             summaries.append(summary)
     if not config.json_summary:
         sys.stdout.write("\n" + table(over_seeds(summaries)) + "\n")
@@ -132,36 +128,29 @@ def _one_run(
     backend = choose_backend(config)
     _import(backend)
     from fedpart.model_file import starting_state
+    from fedpart.plots_curves import draw_run
     from fedpart.run_folder import RunFolder
-
-    def on_round(record: RoundRecord, evaluations: Sequence[EvaluationRecord]) -> None:
-        progress.round(record, evaluations)
-        INTERRUPTS.check()
 
     # Workers end last: what a run leaves on disk is safe before they are waited for, and their
     # memory still counts.
     with INTERRUPTS.working(), contextlib.ExitStack() as workers:
         data, program = _prepare(config, data)
         state = None if resume else starting_state(program)
-        folder = RunFolder(out, program, data, on_round, evaluate_beside=backend.name == "ray")
-        with _ending(folder, progress, top):
-            with INTERRUPTS.held():
-                if state is None:
-                    state = folder.resume()
-                else:
-                    if claim is not None:
-                        claim()
-                    folder.create(state, ["sim.py", *argv])
-                folder.runs_on(backend.name, backend.workers)
+        beside = backend.name == "ray"
+        folder = RunFolder(out, program, data, progress.round, evaluate_beside=beside)
+        with closing_on_error(folder.close, "round", _again(top)), contextlib.closing(progress):
+            if state is None:
+                state = folder.resume()
+            else:
+                if claim is not None:
+                    claim()
+                folder.create(state, ["sim.py", *argv])
+            folder.runs_on(backend.name, backend.workers)
             progress.data(data.description, folder.rounds)
             progress.backend(f"{backend.text}; memory format {program.memory_format}")
             for text in folder.warnings:
                 progress.warn(text)
             _train(backend, program, data, state, folder, workers)
-            with INTERRUPTS.held():
-                from fedpart.plots_curves import draw_run
-
-                importlib.import_module("matplotlib.figure")
             summary = folder.finish(draw_run)
     progress.end(summary, out)
     return summary, data
@@ -170,7 +159,6 @@ def _one_run(
 @contextlib.contextmanager
 def _progress(config: Config, warnings: Sequence[str]) -> Iterator[Progress]:
     with contextlib.closing(make_progress(config.json_summary)) as progress:
-        INTERRUPTS.before_quit = progress.close
         for text in warnings:
             progress.warn(text)
         yield progress
@@ -236,33 +224,9 @@ def _train(
     run_strategy(program, state, folder, grid)
 
 
-@contextlib.contextmanager
-def _ending(folder: "RunFolder", progress: Progress, top: Path) -> Iterator[None]:
-    """Record how a run ended that did not end well, and say how to go on."""
-    try:
-        yield
-    except BaseException as error:
-        with INTERRUPTS.ending():
-            progress.close()
-            reason, code = outcome(error)
-            if code not in (1, INTERRUPTED, TERMINATED, CLOSED):
-                tell(f"error: {reason}")
-            # A full disk, say: the first error is the one to show.
-            with contextlib.suppress(OutputError):
-                done = folder.close(reason, code)
-                # One that diverged would do so again.
-                if done is not None and not isinstance(error, DivergedError):
-                    tell(f"stopped after round {done}; {_again(top)}")
-                elif code in (INTERRUPTED, TERMINATED):
-                    tell(INTERRUPTS.sentence)
-        if code != 1:
-            raise SystemExit(code) from error
-        raise
-
-
 def _again(folder: Path) -> str:
     # Slashes do on Windows too, and need no quotes.
-    return f"go on with: python sim.py --resume {shlex.quote(folder.as_posix())}"
+    return f"python sim.py --resume {shlex.quote(folder.as_posix())}"
 
 
 def _dry_run(request: Request, config: Config, nodes: bool = False) -> None:
@@ -309,5 +273,4 @@ def _leave(exit_code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    INTERRUPTS.exit_code = main()
-    _leave(INTERRUPTS.exit_code)
+    _leave(main())

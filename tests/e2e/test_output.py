@@ -44,19 +44,27 @@ def test_a_run_piped_into_head_ends_with_141_and_can_be_resumed(sim, home, words
     assert json.loads((home / "run" / "run.json").read_text())["exit"] == "ok"
 
 
-def test_a_pipe_closed_between_two_seeds_says_how_to_go_on(sim, home, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "exit_code", "reason"),
+    [
+        (BrokenPipeError, 141, "nobody reads the output any more"),
+        (KeyboardInterrupt, 130, "interrupted"),
+    ],
+)
+def test_a_command_stopped_between_two_seeds_says_how_to_go_on(
+    sim, home, monkeypatch, error, exit_code, reason
+):
     whole = sys.modules["sim"]._one_run
 
-    def second_is_not_read(config, *rest, **more):
+    def second_is_stopped(config, *rest, **more):
         if config.seed:
-            raise BrokenPipeError
+            raise error
         return whole(config, *rest, **more)
 
-    with monkeypatch.context() as patch:
-        patch.setattr("sim._one_run", second_is_not_read)
-        code, _, err = sim(*TINY, "--rounds", "1", "--seeds", "2", "--out", "run")
-    line = "stopped before the last seed; go on with: python sim.py --resume run\n"
-    assert (code, err) == (141, line)
+    monkeypatch.setattr("sim._one_run", second_is_stopped)
+    code, _, err = sim(*TINY, "--rounds", "1", "--seeds", "2", "--out", "run")
+    assert code == exit_code
+    assert err == f"{reason}; go on with: python sim.py --resume run\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
