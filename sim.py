@@ -1,12 +1,10 @@
 """Train federated partitioned networks over simulated clients: ``python sim.py --help``."""
 
-from fedpart import output
 from fedpart.interrupts import INTERRUPTS, Terminated
 
 if __name__ == "__main__":
     # Before the imports that take long: a signal that comes with them would leave a traceback.
     INTERRUPTS.install()
-    output.install()
 
 import contextlib
 import importlib
@@ -18,17 +16,16 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, NoReturn
 
 from fedpart.arguments import Request, parse_run, resumed_config
 from fedpart.commands import COMMANDS
 from fedpart.config import Config
-from fedpart.errors import ClosedError, DivergedError, FedpartError, OutputError
 from fedpart.folder_lock import kept
 from fedpart.idle import first_warnings
+from fedpart.output import closing_on_error, run_command, stopped
 from fedpart.progress import Progress, make_progress
-from fedpart.records import EvaluationRecord, RoundRecord, Summary
+from fedpart.records import Summary
 from fedpart.run_files import check_free, check_packages, choose_folder, read_config
 from fedpart.seeds import check_unfinished, claimed, over_seeds, seed_runs
 from fedpart.wording import table
@@ -40,66 +37,24 @@ if TYPE_CHECKING:
     from fedpart.run_folder import RunFolder
     from fedpart.server import ServerState
 
-# 130 and 143, as shells count, and 141.
-INTERRUPTED, TERMINATED, CLOSED = 128 + SIGINT, 128 + SIGTERM, ClosedError.exit_code
-
-
-class Ended(BaseException):
-    """A run ended early, and the user has been told why."""
-
-    def __init__(self, exit_code: int) -> None:
-        """Keep the exit code."""
-        super().__init__(exit_code)
-        self.exit_code = exit_code
-
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code, see ``fedpart.errors``."""
+    """Run one command; returns the exit code, see ``fedpart.output``."""
     words = list(sys.argv[1:] if argv is None else argv)
     # Flower reads these when it is imported, which happens later.
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
     os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
-    INTERRUPTS.advice, INTERRUPTS.told = "", False
-    exit_code = 0
-    try:
-        if words and words[0] in COMMANDS:
-            exit_code = COMMANDS[words[0]](words[1:]) or 0
-        elif words and words[0] == "deploy":
-            _deploy(words[1:])
-        else:
-            _run(words)
-        sys.stdout.flush()
-    except Ended as ended:
-        return ended.exit_code
-    except (Exception, KeyboardInterrupt, Terminated) as error:
-        reason, exit_code = _why(error)
-        if exit_code == 1:
-            raise
-        if exit_code not in (INTERRUPTED, TERMINATED, CLOSED):
-            sys.stderr.write(f"error: {reason}\n")
-        elif exit_code != CLOSED and not INTERRUPTS.told:
-            sys.stderr.write(f"{INTERRUPTS.sentence}\n")
-    return exit_code
-
-
-def _why(error: BaseException) -> tuple[str, int]:
-    """Why a command ended: a few words, and the exit code; 1 for a mistake of this program."""
-    # Whatever has become of a signal on its way, an import that failed by it for one.
-    if isinstance(error, KeyboardInterrupt) or INTERRUPTS.seen is SIGINT:
-        return "interrupted", INTERRUPTED
-    if isinstance(error, Terminated) or INTERRUPTS.seen is SIGTERM:
-        return "terminated", TERMINATED
-    if isinstance(error, FedpartError):
-        return str(error), error.exit_code
-    return f"{type(error).__name__}: {error}", 1
+    commands = {**COMMANDS, "deploy": _deploy}
+    if words and words[0] in commands:
+        return run_command(partial(commands[words[0]], words[1:]))
+    return run_command(partial(_run, words))
 
 
 def _run(argv: list[str]) -> None:
     request = parse_run(argv)
     if request.resume is not None:
         config = resumed_config(request, read_config(request.resume))
-        INTERRUPTS.advice = f"; {_again(request.resume)}"
         with _progress(config, first_warnings(config, request.typed)) as progress:
             if config.seeds > 1:
                 _several_seeds(config, argv, progress, resume=True)
@@ -140,14 +95,13 @@ def _several_seeds(
                     progress.skip(summary)
                 else:
                     summary, data = _one_run(run.config, argv, progress, data, begun, parent, claim)
-            except ClosedError:
+            except (BrokenPipeError, KeyboardInterrupt, Terminated) as error:
                 # Between two runs: within one, it has been told.
                 left = any(run.summary is None for run in seed_runs(parent, config))
                 if left and (parent / "config.toml").is_file():
-                    sys.stderr.write(f"stopped before the last seed; {_again(parent)}\n")
+                    raise stopped(error, _again(parent)) from error
                 raise
             claim = None
-            INTERRUPTS.advice = f"; {_again(parent)}"
             summaries.append(summary)
     if not config.json_summary:
         sys.stdout.write("\n" + table(over_seeds(summaries)) + "\n")
@@ -174,36 +128,29 @@ def _one_run(
     backend = choose_backend(config)
     _import(backend)
     from fedpart.model_file import starting_state
+    from fedpart.plots_curves import draw_run
     from fedpart.run_folder import RunFolder
-
-    def on_round(record: RoundRecord, evaluations: Sequence[EvaluationRecord]) -> None:
-        progress.round(record, evaluations)
-        INTERRUPTS.check()
 
     # Workers end last: what a run leaves on disk is safe before they are waited for, and their
     # memory still counts.
     with INTERRUPTS.working(), contextlib.ExitStack() as workers:
         data, program = _prepare(config, data)
         state = None if resume else starting_state(program)
-        folder = RunFolder(out, program, data, on_round, evaluate_beside=backend.name == "ray")
-        with _ending(folder, progress, top):
-            with INTERRUPTS.held():
-                if state is None:
-                    state = folder.resume()
-                else:
-                    if claim is not None:
-                        claim()
-                    folder.create(state, ["sim.py", *argv])
-                folder.runs_on(backend.name, backend.workers)
+        beside = backend.name == "ray"
+        folder = RunFolder(out, program, data, progress.round, evaluate_beside=beside)
+        with closing_on_error(folder.close, "round", _again(top)), contextlib.closing(progress):
+            if state is None:
+                state = folder.resume()
+            else:
+                if claim is not None:
+                    claim()
+                folder.create(state, ["sim.py", *argv])
+            folder.runs_on(backend.name, backend.workers)
             progress.data(data.description, folder.rounds)
             progress.backend(f"{backend.text}; memory format {program.memory_format}")
             for text in folder.warnings:
                 progress.warn(text)
             _train(backend, program, data, state, folder, workers)
-            with INTERRUPTS.held():
-                from fedpart.plots_curves import draw_run
-
-                importlib.import_module("matplotlib.figure")
             summary = folder.finish(draw_run)
     progress.end(summary, out)
     return summary, data
@@ -212,7 +159,6 @@ def _one_run(
 @contextlib.contextmanager
 def _progress(config: Config, warnings: Sequence[str]) -> Iterator[Progress]:
     with contextlib.closing(make_progress(config.json_summary)) as progress:
-        INTERRUPTS.before_quit = progress.close
         for text in warnings:
             progress.warn(text)
         yield progress
@@ -278,33 +224,9 @@ def _train(
     run_strategy(program, state, folder, grid)
 
 
-@contextlib.contextmanager
-def _ending(folder: "RunFolder", progress: Progress, top: Path) -> Iterator[None]:
-    """Record how a run ended that did not end well, and say how to go on."""
-    try:
-        yield
-    except BaseException as error:
-        with INTERRUPTS.ending():
-            progress.close()
-            reason, code = _why(error)
-            if code not in (1, INTERRUPTED, TERMINATED, CLOSED):
-                sys.stderr.write(f"error: {reason}\n")
-            # A full disk, say: the first error is the one to show.
-            with contextlib.suppress(OutputError):
-                done = folder.close(reason, code)
-                # One that diverged would do so again.
-                if done is not None and not isinstance(error, DivergedError):
-                    sys.stderr.write(f"stopped after round {done}; {_again(top)}\n")
-                elif code in (INTERRUPTED, TERMINATED):
-                    sys.stderr.write(f"{INTERRUPTS.sentence}\n")
-        if code != 1:
-            raise Ended(code) from error
-        raise
-
-
 def _again(folder: Path) -> str:
     # Slashes do on Windows too, and need no quotes.
-    return f"go on with: python sim.py --resume {shlex.quote(folder.as_posix())}"
+    return f"python sim.py --resume {shlex.quote(folder.as_posix())}"
 
 
 def _dry_run(request: Request, config: Config, nodes: bool = False) -> None:
@@ -345,12 +267,10 @@ def _leave(exit_code: int) -> NoReturn:
 
     Its thread is then still inside Ray's library, where an interpreter that shuts down crashes.
     """
-    output.flush()
     if any(thread.name == "ray" for thread in threading.enumerate()):
         os._exit(exit_code)
     sys.exit(exit_code)
 
 
 if __name__ == "__main__":
-    INTERRUPTS.exit_code = main()
-    _leave(INTERRUPTS.exit_code)
+    _leave(main())

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,11 +49,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print."""
         raise ConfigError(f"{message}; see {self.prog} --help")
-
-    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """End after ``--help``; that nobody reads it shows here, where it is told."""
-        sys.stdout.flush()
-        super().exit(status, message)
 
 
 @dataclass(frozen=True)

@@ -51,13 +51,6 @@ class DamagedError(OutputError):
     """A file of a run that is missing, cut or changed, so that the run cannot be read."""
 
 
-class ClosedError(FedpartError):
-    """Standard output that nobody reads any more."""
-
-    # As shells count SIGPIPE.
-    exit_code = 141
-
-
 class ClientFailure(FedpartError):
     """Clients that failed so that the run cannot go on."""
 

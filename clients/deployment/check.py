@@ -17,8 +17,8 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from clients.deployment.keys import is_host
-from fedpart import output
 from fedpart.errors import ConfigError
+from fedpart.output import run_command
 
 _SECONDS = 10.0
 # What Flower allows a node's clock, less a second, which is as exact as HTTP tells the time.
@@ -138,4 +138,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(output.told(main))
+    sys.exit(run_command(main))

@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedpart import output
 from fedpart.errors import ConfigError, OutputError
 from fedpart.files import write_atomic, writing
+from fedpart.output import run_command
 
 # Clocks differ: a certificate must not begin in a device's future.
 _SKEW = timedelta(hours=1)
@@ -252,4 +252,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(output.told(main))
+    sys.exit(run_command(main))

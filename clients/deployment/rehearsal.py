@@ -1,14 +1,11 @@
 """``sim.py deploy --local N``: the whole deployment on one machine, and nothing left behind."""
 
-import contextlib
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from shlex import quote
-from signal import SIGINT
 from typing import TYPE_CHECKING
 
 from clients.deployment.flower import Deployment
@@ -16,12 +13,13 @@ from clients.deployment.processes import Group
 from clients.deployment.watch import Watch, records_behind
 from fedpart.arguments import Request, parse_deploy, resumed_config
 from fedpart.config import Config, make_config
-from fedpart.errors import ClientFailure, ConfigError, FedpartError, OutputError
+from fedpart.errors import ClientFailure, ConfigError, FedpartError
 from fedpart.files import writing
 from fedpart.folder_lock import kept
 from fedpart.idle import first_warnings
 from fedpart.interrupts import INTERRUPTS
 from fedpart.machine import COMMAND, COMMIT, commit
+from fedpart.output import INTERRUPTED, TERMINATED, closing_on_error
 from fedpart.progress import Progress
 from fedpart.records import Summary
 from fedpart.run_files import DEPLOYMENT, check_free, choose_folder, read_config
@@ -148,47 +146,35 @@ def _rehearse(
     folder = out / DEPLOYMENT
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
+
+    def close(reason: str, code: int) -> int | None:
+        progress.close()
+        if watch.begun:
+            watch.close(reason, code, sure=code in (INTERRUPTED, TERMINATED))
+        return len(records_behind(out)) if watch.begun or resume else None
+
+    again = f"python sim.py deploy --resume {quote(str(out))}"
     with kept(folder):
         if not resume:
             # Another may have been here between the first look and now.
             check_free(out)
-        try:
+        with (
+            closing_on_error(close, "round", again),
             # In the user's folder, beside which a model or a data set of their own may lie.
-            with Group(Path.cwd(), told, lambda: watch.busy) as group:
-                deployment = Deployment(folder, nodes, _APP, group)
-                progress.data(data.description, watch.behind)
-                progress.backend(
-                    f"SuperLink and {nodes} SuperNodes on this machine, TLS, node keys"
-                )
-                deployment.start_superlink()
-                deployment.register()
-                for node in range(nodes):
-                    deployment.start_node(node)
-                _join(deployment, progress)
-                settings = config.model_dump(mode="json", by_alias=True) | {"out": str(out)}
-                settings["chunks"] = ",".join(map(repr, config.chunks))
-                run = deployment.run(**settings, resume=resume or None)
-                _follow(deployment, run, watch, progress)
-        except BaseException as error:
-            with INTERRUPTS.ending():
-                progress.close()
-                if watch.begun:
-                    stopped = not isinstance(error, Exception)
-                    code = getattr(error, "exit_code", 1)
-                    reason = str(error) if isinstance(error, FedpartError) else repr(error)
-                    if stopped:
-                        code = 128 + (INTERRUPTS.seen or SIGINT)
-                        reason = INTERRUPTS.word
-                    # A full disk, say: the first error is the one to show.
-                    with contextlib.suppress(OutputError):
-                        watch.close(reason, code, sure=stopped)
-                if watch.begun or resume:
-                    done = len(records_behind(out))
-                    command = f"python sim.py deploy --resume {quote(str(out))}"
-                    sys.stderr.write(f"stopped after round {done}; go on with: {command}\n")
-                else:
-                    sys.stderr.write("stopped before the first round; start again as before\n")
-            raise error
+            Group(Path.cwd(), told, lambda: watch.busy) as group,
+        ):
+            deployment = Deployment(folder, nodes, _APP, group)
+            progress.data(data.description, watch.behind)
+            progress.backend(f"SuperLink and {nodes} SuperNodes on this machine, TLS, node keys")
+            deployment.start_superlink()
+            deployment.register()
+            for node in range(nodes):
+                deployment.start_node(node)
+            _join(deployment, progress)
+            settings = config.model_dump(mode="json", by_alias=True) | {"out": str(out)}
+            settings["chunks"] = ",".join(map(repr, config.chunks))
+            run = deployment.run(**settings, resume=resume or None)
+            _follow(deployment, run, watch, progress)
     progress.end(read_record(out / "summary.json", Summary), out)
 
 
@@ -201,7 +187,6 @@ def _join(deployment: Deployment, progress: Progress) -> None:
 
 
 def _look_after(deployment: Deployment, progress: Progress) -> None:
-    INTERRUPTS.check()
     deployment.check()
     for text in deployment.restart_nodes(_RESTART):
         progress.warn(text)

@@ -1,6 +1,5 @@
 """``sim.py central``: one run or several, what a user sees of them, and how they end."""
 
-import contextlib
 import json
 import shlex
 import sys
@@ -22,8 +21,9 @@ from fedpart.errors import (
     TakenError,
 )
 from fedpart.folder_lock import kept
-from fedpart.interrupts import INTERRUPTS
+from fedpart.interrupts import INTERRUPTS, Terminated
 from fedpart.machine import slow_precision
+from fedpart.output import closing_on_error, stopped
 from fedpart.run_files import (
     check_free,
     check_packages,
@@ -71,10 +71,17 @@ def central(argv: Sequence[str]) -> None:
     prepare_process()
     if request.resume is not None:
         check_shape(out, config.several)
-    if config.several:
-        _several(out, config, command, resume=request.resume is not None)
-    else:
-        _end(_one(out, config, command, request.resume is not None, out), config, out)
+    resume = request.resume is not None
+    try:
+        with INTERRUPTS.working():
+            if config.several:
+                _several(out, config, command, resume)
+            else:
+                _end(_one(out, config, command, resume, out), config, out)
+    except (KeyboardInterrupt, Terminated) as error:
+        if (out / "config.toml").is_file():
+            raise stopped(error, _again(out)) from error
+        raise
 
 
 def _several(out: Path, config: CentralConfig, command: list[str], resume: bool) -> None:
@@ -93,12 +100,9 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
         # The largest and the smallest of each data set.
         ends = {(one.dataset, "largest"): (folder, one) for folder, one in by_size}
         ends |= {(one.dataset, "smallest"): (folder, one) for folder, one in reversed(by_size)}
-        with INTERRUPTS.working():
-            for folder, one in ends.values():
-                CentralRun(folder, one, EXPERIMENTS[one.experiment].task(one), lambda _: None)
+        for folder, one in ends.values():
+            CentralRun(folder, one, EXPERIMENTS[one.experiment].task(one), lambda _: None)
         new_parent(out, config)
-    # Between two runs there is nothing else that would say so.
-    INTERRUPTS.advice = f"; go on with: {_again(out)}"
     faults: Faults = {}
     for folder, one in single_runs(out, config, faults):
         begun = (folder / "config.toml").is_file()
@@ -117,10 +121,10 @@ def _several(out: Path, config: CentralConfig, command: list[str], resume: bool)
             if not begins and not ended_well(folder):
                 raise
             continue
-        with kept(out, _PATIENCE), INTERRUPTS.held():
+        with kept(out, _PATIENCE):
             write_sweep(out, config, faults)
     # One process at a time, so that the last one has seen all runs.
-    with kept(out, _PATIENCE), INTERRUPTS.held():
+    with kept(out, _PATIENCE):
         done, lines = write_sweep(out, config, faults)
     if done:
         lines.append(f"{out}: sweep.json, sweep.png" + ("" if config.toy else ", table.md"))
@@ -166,48 +170,23 @@ def _one(
     from fedpart.central.run_folder import CentralRun
 
     show = _Lines(config)
-    with INTERRUPTS.working():
-        task = EXPERIMENTS[config.experiment].task(config)
-        run = CentralRun(folder, config, task, show.evaluation)
-        try:
-            with INTERRUPTS.held():
-                if resume:
-                    run.resume()
-                else:
-                    run.create(command)
-            show.head()
-            for text in run.warnings:
-                sys.stderr.write(f"warning: {text}\n")
-            run.run()
-            with INTERRUPTS.held():
-                return run.finish(draw_run)
-        except BaseException as error:
-            with INTERRUPTS.ending():
-                code = error.exit_code if isinstance(error, FedpartError) else 1
-                if isinstance(error, KeyboardInterrupt) or not isinstance(error, Exception):
-                    code = 128 + (INTERRUPTS.seen or 2)
-                # A full disk, say: the first error is the one to show.
-                with contextlib.suppress(OutputError):
-                    done = run.close(_reason(error), code)
-                    # One that diverged would do so again.
-                    if done is not None and not isinstance(error, DivergedError):
-                        again = f"go on with: {_again(top)}"
-                        sys.stderr.write(f"stopped after iteration {done:,}; {again}\n")
-                        INTERRUPTS.told = not isinstance(error, Exception)
-            raise
+    task = EXPERIMENTS[config.experiment].task(config)
+    run = CentralRun(folder, config, task, show.evaluation)
+    with closing_on_error(run.close, "iteration", _again(top)):
+        if resume:
+            run.resume()
+        else:
+            run.create(command)
+        show.head()
+        for text in run.warnings:
+            sys.stderr.write(f"warning: {text}\n")
+        run.run()
+        return run.finish(draw_run)
 
 
 def _again(folder: Path) -> str:
     # Slashes do on Windows too, and need no quotes.
     return f"python sim.py central --resume {shlex.quote(folder.as_posix())}"
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, FedpartError):
-        return str(error)
-    if isinstance(error, Exception):
-        return f"{type(error).__name__}: {error}"
-    return "interrupted" if isinstance(error, KeyboardInterrupt) else "terminated"
 
 
 def _about(config: CentralConfig) -> str:
@@ -236,7 +215,6 @@ class _Lines:
             sys.stdout.flush()
 
     def evaluation(self, record: CentralEvaluation) -> None:
-        INTERRUPTS.check()
         now = time.monotonic()
         if self._config.json_summary or now - self._last < _LINE_EVERY:
             return

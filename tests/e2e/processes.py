@@ -1,4 +1,4 @@
-"""Runs of ``sim.py`` in processes of their own, to be killed and interrupted."""
+"""Runs of ``sim.py`` in processes of their own, to be interrupted."""
 
 import contextlib
 import json
@@ -29,10 +29,9 @@ def wide(num_classes, in_channels):
         nn.Linear(600, num_classes),
     )
 """
-ROUNDS = 12
 RUN = (
     *("--clients", "10", "--clients-per-round", "3", "--train-size", "60"),
-    *("--rounds", str(ROUNDS), "--samples", "2", "--eval-every", "4"),
+    *("--rounds", "12", "--samples", "2", "--eval-every", "4"),
     *("--checkpoint-every", "2", "--model", "wide_model:wide", "--backend", "inline"),
 )
 
@@ -68,11 +67,6 @@ class Process:
             time.sleep(0.001)
         return False
 
-    def wait_for(self, seconds: float) -> bool:
-        """Whether it runs still, so long after now."""
-        until = time.monotonic() + seconds
-        return self.wait_until(lambda: time.monotonic() >= until)
-
     def has_written(self, name: str) -> bool:
         """Whether a file of the run folder is new since the process began."""
         path = self.folder / name
@@ -87,12 +81,6 @@ class Process:
         """Until it is ``recorded``."""
         return self.wait_until(lambda: self.recorded)
 
-    def wait_for_rounds(self, ahead: int) -> bool:
-        """Until ``ahead`` more rounds, or all, are on record."""
-        alive = self.wait_for_records()
-        wanted = min(self.rounds + ahead, ROUNDS)
-        return alive and self.wait_until(lambda: self.rounds >= wanted)
-
     @property
     def rounds(self) -> int:
         """Rounds on record."""
@@ -100,32 +88,9 @@ class Process:
             return (self.folder / "rounds.jsonl").read_bytes().count(b"\n")
         return 0
 
-    def wait_for_handlers(self) -> bool:
-        """Until it catches SIGTERM, which Python itself does not."""
-        status = Path(f"/proc/{self.process.pid}/status")
-        if not status.exists():
-            return self.wait_for(1.0)
-
-        def catches() -> bool:
-            with contextlib.suppress(OSError):
-                mask = next(s for s in status.read_text().splitlines() if s.startswith("SigCgt"))
-                return bool(int(mask.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
-            return False
-
-        return self.wait_until(catches)
-
     def signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, number)
-
-    def stop_while(self, true: Callable[[], bool]) -> bool:
-        """Stop the process while something is true; False if it ended before it ever was."""
-        while self.wait_until(true):
-            self.signal(signal.SIGSTOP)
-            if true():
-                return True
-            self.signal(signal.SIGCONT)
-        return False
 
     def interrupt(self, number: int) -> tuple[int, str, str, float]:
         """Send a signal; exit code, output, errors, and the seconds that it took to end."""
@@ -137,16 +102,6 @@ class Process:
         """Exit code, output and errors."""
         out, err = self.process.communicate(timeout=timeout)
         return self.process.returncode, out.decode(), err.decode()
-
-    def end_well(self) -> None:
-        """Wait for its end, without an error."""
-        code, _, err = self.end()
-        assert (code, err) == (0, "")
-
-    def kill(self) -> None:
-        """``kill -9``, to it alone."""
-        self.process.kill()
-        self.end()
 
     def left_behind(self) -> bool:
         """Whether any process of its session lives on."""
@@ -163,31 +118,6 @@ def stamp(path: Path) -> tuple[int, int] | None:
         status = path.stat()
         return status.st_ino, status.st_mtime_ns
     return None
-
-
-def begin(folder: Path, every: int = 2) -> Process:
-    """Start a run, or take it up where it has begun, as a user would after a crash."""
-    if (folder / "config.toml").exists():
-        return Process(folder, "--resume", str(folder))
-    return Process(folder, *RUN, "--out", str(folder), "--checkpoint-every", str(every))
-
-
-def resumed(folder: Path) -> list[int]:
-    """Rounds after which a run was taken up; empty where it has not come so far."""
-    with contextlib.suppress(OSError):
-        return json.loads((folder / "run.json").read_bytes())["resumed_from"]
-    return []
-
-
-def measure(folder: Path, every: int = 2) -> tuple[float, float]:
-    """Seconds that a run without a break takes: in all, and after its folder is there."""
-    started = time.monotonic()
-    process = begin(folder, every)
-    assert process.wait_for_records()
-    begun = time.monotonic()
-    process.end_well()
-    ended = time.monotonic()
-    return ended - started, ended - begun
 
 
 def outcome(folder: Path) -> dict[str, object]:

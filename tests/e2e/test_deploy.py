@@ -214,9 +214,9 @@ def test_a_resume_that_does_not_come_to_begin_says_how_to_go_on(begun, sim, monk
     monkeypatch.setattr("clients.deployment.flower.Deployment.start_superlink", fails)
     code, _, errors = sim("deploy", "--resume", "run", "--json")
     line = f"stopped after round 2; go on with: python sim.py deploy --resume {begun}\n"
-    assert (code, errors) == (2, f"{line}error: no port\n")
+    assert (code, errors) == (2, f"error: no port\n{line}")
     code, _, errors = sim("deploy", "--local", "2", *SIZE, "--out", "new", "--json")
-    assert errors == "stopped before the first round; start again as before\nerror: no port\n"
+    assert errors == "error: no port\n"
 
 
 def test_of_two_rehearsals_in_one_folder_one_is_refused(home, sim, mark):

@@ -251,7 +251,7 @@ IN_ONE_PLACE = [
 def test_in_one_place_it_is_told_too_and_the_run_goes_on(central, home, late, wrong, done, says):
     """``sim.py central``: mended, it ends with the numbers of a run without a fault."""
     late(**wrong)
-    code, (stopped, error, *more) = central()
+    code, (error, stopped, *more) = central()
     assert (code, more) == (2, [])
     again = "go on with: python sim.py central --resume run"
     assert stopped == f"stopped after iteration {done}; {again}"

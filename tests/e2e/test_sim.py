@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jsonschema
@@ -456,29 +455,6 @@ def test_a_run_in_one_process_does_not_load_ray(home):
     )
     assert done.stdout.splitlines()[-1] == "False", done.stderr
     assert "back end: inline" in done.stdout
-
-
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_process_soon_and_leaves_a_run_to_resume(home, number, exit_code):
-    # As a shell does with what a script starts in the background.
-    process = run_process(
-        *TINY,
-        *("--rounds", "100000", "--out", "run"),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
-    )
-    assert process.stdout is not None
-    while not process.stdout.readline().startswith("round 1/"):
-        assert process.poll() is None, process.stderr.read()
-    started = time.monotonic()
-    os.kill(process.pid, number)
-    _, err = process.communicate(timeout=30)
-    assert time.monotonic() - started < 10
-    assert process.returncode == exit_code
-    assert "go on with: python sim.py --resume run" in err
-    assert "Traceback" not in err
-    info = json.loads((home / "run" / "run.json").read_text())
-    assert info["exit_code"] == exit_code
-    assert (home / "run" / "checkpoint.pt").exists()
 
 
 def test_a_process_that_is_killed_outright_between_seeds_can_go_on(sim, home):
