@@ -1,7 +1,5 @@
 """What can go wrong, one class for each exit code of ``sim.py``."""
 
-import re
-
 # Why there is no reply of a client that has dropped out by chance, as the settings want it.
 DROPPED = "dropped out, by client-failure-rate"
 # Between the exceptions of a traceback.
@@ -72,24 +70,14 @@ def cause(reason: str) -> str:
     if "ClientAppException" in last:
         reason = before or reason
     lines = [line for line in reason.splitlines() if line.strip()] or ["no reason given"]
-    if any("Exception Group Traceback" in line for line in lines):
-        # Each level has a margin of its own, and rules between its exceptions.
-        lines = [re.sub(r"^ *\| ?", "", line) for line in lines if not re.match(r" *\+-", line)]
     frames = [i for i, line in enumerate(lines) if line.startswith('  File "')]
     text, where = lines[-1], ""
     if frames:
         # After the frame comes its source, indented; then the exception, whose text may go on.
-        raised = range(frames[-1] + 1, len(lines))
-        first = next((i for i in raised if not lines[i].startswith(" ")), len(lines) - 1)
-        text = lines[first]
-        if re.fullmatch(r"[\w.]+:\s*", text):
-            # The exception's own text begins with a line break.
-            text = " ".join(line.strip() for line in lines[first : first + 2])
+        after = lines[frames[-1] + 1 :]
+        text = next((line for line in after if not line.startswith(" ")), text)
         path, _, place = lines[frames[-1]].removeprefix('  File "').partition('"')
         where = f" ({path.replace(chr(92), '/').rsplit('/', 1)[-1]}{place})"
-    if text.endswith(":"):
-        # A list that follows on lines of its own, such as torch's "but expected one of:".
-        text = text.rpartition(",")[0] or text.rstrip(":")
     # It may come from another machine: nothing in it may move a terminal's cursor.
     line = "".join(c if c.isprintable() else " " for c in text.strip()[:300] + where[:200])
     return line.strip()

@@ -11,6 +11,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import psutil
+
 try:
     import resource
 except ImportError:  # Windows
@@ -117,50 +119,34 @@ def code_id() -> int:
 
 
 def peak_rss() -> int:
-    """Peak memory in bytes of this process and all below it, pages they share counted once.
+    """Memory in bytes of this process and all below it, pages they share counted once.
 
-    The system keeps a peak for each process alone. Where there are several, each counts by its
-    private pages and by what it has given back since its own peak, as if all had peaked at once;
-    shared pages are those of the process that has most. Children that have ended count by the
-    largest of them. Where the system does not tell (other than Linux), those that run do not count.
-    0 where it tells nothing (Windows).
+    Each process counts by the pages that it alone holds now; shared pages are those of the process
+    that has most. It is at least the peak of this process, or of one that it has waited for.
     """
-    if resource is None:
-        return 0
+    own = shared = 0
+    for pid in process_tree(os.getpid()):
+        with contextlib.suppress(psutil.Error):
+            memory = psutil.Process(pid).memory_full_info()
+            own, shared = own + memory.uss, max(shared, memory.rss - memory.uss)
+    return max(own + shared, _peak())
+
+
+def _peak() -> int:
+    if resource is None:  # Windows
+        memory = psutil.Process().memory_info()
+        return int(getattr(memory, "peak_wset", memory.rss))
     unit = 1 if sys.platform == "darwin" else 1024
     who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    alone = unit * max(resource.getrusage(w).ru_maxrss for w in who)
-    tree = [_memory(pid) for pid in process_tree(os.getpid())]
-    return max(alone, sum(own for own, _ in tree) + max(shared for _, shared in tree))
+    return unit * max(resource.getrusage(w).ru_maxrss for w in who)
 
 
 def process_tree(root: int) -> list[int]:
-    """A process and all its descendants that are alive; only itself where /proc does not tell."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            # The name, in brackets, may hold anything; what follows it is state and parent.
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(entry.name))
-    tree = [root]
-    for pid in tree:
-        tree.extend(children.get(pid, []))
-    return tree
-
-
-def _memory(pid: int) -> tuple[int, int]:
-    """Bytes of a process: private and given back since its peak; shared. Zeros if it has ended."""
-    kilobytes: dict[str, int] = {}
-    with contextlib.suppress(OSError, KeyError):
-        for name in ("smaps_rollup", "status"):
-            for line in Path(f"/proc/{pid}/{name}").read_text().splitlines():
-                key, _, value = line.partition(":")
-                if value.endswith(" kB"):
-                    kilobytes[key] = int(value.split()[0])
-        private = kilobytes["Private_Clean"] + kilobytes["Private_Dirty"]
-        given_back = max(0, kilobytes["VmHWM"] - kilobytes["Rss"])
-        return 1024 * (private + given_back), 1024 * (kilobytes["Rss"] - private)
-    return 0, 0
+    """A process and all its descendants that are alive."""
+    try:
+        return [root, *(child.pid for child in psutil.Process(root).children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def computes_bfloat16() -> bool | None:

@@ -156,9 +156,7 @@ class Summary(Record):
     hyper_readable: dict[str, float]
     seconds: float = Field(ge=0, description="rounds and evaluations, over all resumes")
     seconds_per_round: float = Field(ge=0, description="median, evaluations and empty rounds apart")
-    peak_rss_bytes: int = Field(
-        ge=0, description="peak memory over the process tree; 0 if not known"
-    )
+    peak_rss_bytes: int = Field(ge=0, description="peak memory over the process tree")
 
 
 class RunInfo(Record):

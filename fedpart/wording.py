@@ -99,11 +99,9 @@ def summary_rows(summary: Summary, out: Path) -> list[tuple[str, str]]:
         empty = f", {summary.empty_rounds:,} rounds were empty" if summary.empty_rounds else ""
         rows.append(("failed replies", f"{summary.failures:,}{empty}"))
     seconds = f"{summary.seconds:,.0f} s ({summary.seconds_per_round:.2f} s a round)"
-    # Windows does not tell.
-    memory = summary.peak_rss_bytes / 1e6
     rows += [
         ("time", seconds),
-        ("memory", f"{memory:,.0f} MB at most" if memory else "not known"),
+        ("memory", f"{summary.peak_rss_bytes / 1e6:,.0f} MB at most"),
         ("picture", str(out / "curves.png")),
         ("run folder", str(out)),
     ]

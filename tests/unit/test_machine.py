@@ -1,8 +1,6 @@
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
-from unittest.mock import MagicMock
 
 import pytest
 
@@ -52,16 +50,12 @@ def test_version_1_of_control_groups(tmp_path):
         assert _quota(tmp_path, tmp_path / "missing") == cores
 
 
-@linux
-def test_the_peak_counts_what_a_child_holds_and_what_it_gave_back(monkeypatch):
+@pytest.mark.process
+def test_memory_counts_what_a_child_holds(monkeypatch):
     # Other tests may have started larger processes, and waited for their end.
-    nothing = SimpleNamespace(ru_maxrss=0)
-    monkeypatch.setattr(machine, "resource", MagicMock(getrusage=lambda who: nothing))
+    monkeypatch.setattr(machine, "_peak", lambda: 0)
     megabyte = 2**20
-    code = (
-        "import sys; a = bytearray(150 * 2**20); del a; b = bytearray(50 * 2**20);"
-        "print('ready', flush=True); sys.stdin.read()"
-    )
+    code = "import sys; b = bytearray(150 * 2**20); print('ready', flush=True); sys.stdin.read()"
     before = peak_rss()
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -71,12 +65,7 @@ def test_the_peak_counts_what_a_child_holds_and_what_it_gave_back(monkeypatch):
         more = peak_rss() - before
     # The child's libraries, less than 20 MB, are in part this process's too.
     assert 140 * megabyte < more < 180 * megabyte
-
-
-def test_a_system_that_does_not_tell_the_peak(monkeypatch):
-    """Windows has no such module."""
-    monkeypatch.setattr(machine, "resource", None)
-    assert peak_rss() == 0
+    assert child.pid not in process_tree(os.getpid())
 
 
 @pytest.mark.parametrize(

@@ -373,52 +373,6 @@ def test_cause_of_a_traceback_names_exception_and_innermost_frame():
     assert line.endswith("in test_cause_of_a_traceback_names_exception_and_innermost_frame)")
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("\nfirst\nsecond", "ValueError: first"),
-        ("\n\n  indented", "ValueError: indented"),
-        (" \nfirst", "ValueError: first"),
-        ("\n", "ValueError"),
-    ],
-)
-def test_cause_of_a_text_that_begins_with_a_line_break_is_not_lost(text, says):
-    try:
-        raise ValueError(text)
-    except ValueError:
-        line = cause(traceback.format_exc())
-    assert line.startswith(f"{says} (test_strategy.py, line ")
-
-
-GROUP = """  + Exception Group Traceback (most recent call last):
-  |   File "/app/run.py", line 3, in main
-  |     raise ExceptionGroup("several", errors)
-  | ExceptionGroup: several (1 sub-exception)
-  +-+---------------- 1 ----------------
-"""
-RAISED = """    | Traceback (most recent call last):
-    |   File "/app/mymodel.py", line 8, in forward
-    |     raise KeyError("two")
-    | KeyError: 'two'
-    +------------------------------------
-"""
-
-
-@pytest.mark.parametrize(
-    ("within", "says"),
-    [
-        (RAISED, "KeyError: 'two' (mymodel.py, line 8, in forward)"),
-        (
-            "    | ValueError: one\n    +------------------------------------\n",
-            "ExceptionGroup: several (1 sub-exception) (run.py, line 3, in main)",
-        ),
-    ],
-)
-def test_cause_of_a_group_is_its_last_exception_with_a_place(within, says):
-    # As Python 3.11 writes them; 3.10 has none.
-    assert cause(GROUP + within) == says
-
-
 def test_cause_looks_through_what_flowers_simulation_adds():
     # As recorded from Flower 1.42, paths and object numbers apart.
     reason = """<class 'ray.exceptions.RayTaskError(ClientAppException)'>:<'ray::ClientAppActor
