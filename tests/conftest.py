@@ -1,6 +1,8 @@
 """What every test of the project starts from."""
 
 import signal
+import subprocess
+import sys
 
 import pytest
 import tiny
@@ -36,6 +38,20 @@ def _one_thread():
 def _ctrl_c():
     """As in a terminal, whatever started the tests: a shell's background jobs ignore it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _processes_are_marked(request, monkeypatch):
+    """Plain ``pytest`` leaves out what starts Python processes, which take seconds each."""
+    if any(request.node.get_closest_marker(name) for name in ("process", "ray", "flwr")):
+        return
+    start = subprocess.Popen.__init__
+
+    def checked(self, args, *more, **options):
+        assert args[0] != sys.executable, "starts a process: give it pytest.mark.process"
+        start(self, args, *more, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", checked)
 
 
 @pytest.fixture(scope="session")

@@ -223,9 +223,9 @@ def test_one_chunk_is_plain_training_without_psi():
 
 
 def test_l_ml_is_the_mean_over_all_examples_but_those_of_chunk_0():
-    """By hand: 20 examples each of chunks 1 and 2, by subnetworks 1 and 2, dropout drawn anew."""
+    """By hand: 30 examples of chunk 1 and 10 of chunk 2, by subnetworks 1 and 2."""
     torch.manual_seed(0)
-    run = training(model=nn.Linear(4, 2))
+    run = training(model=nn.Linear(4, 2), chunks=(0.5, 0.375, 0.125))
     run.run()
     expected = []
     for c in (1, 2):
@@ -234,7 +234,8 @@ def test_l_ml_is_the_mean_over_all_examples_but_those_of_chunk_0():
         predicted = F.log_softmax(functional_call(run.program.network, parameters, x), -1)
         expected.append(float(predicted[torch.arange(len(y)), y].mean()))
     assert out_of_sample(run) == pytest.approx(expected, rel=1e-6)
-    assert l_ml(run) == pytest.approx(sum(expected) / 2, rel=1e-6)
+    assert l_ml(run) == pytest.approx((30 * expected[0] + 10 * expected[1]) / 40, rel=1e-6)
+    assert abs(expected[0] - expected[1]) > 1e-3
 
 
 def test_scores_are_those_of_the_full_network():

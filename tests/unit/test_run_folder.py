@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 from dataclasses import fields, replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ import tiny
 import torch
 
 from fedpart import algorithm, checkpoint, files, folder_lock, machine, run_files
+from fedpart.accounting import BYTES
 from fedpart.client import client_update
 from fedpart.errors import BusyError, ClientFailure, DivergedError, OutputError
 from fedpart.evaluator import Evaluator
@@ -229,6 +231,81 @@ def take_up(path, program, data) -> None:
         start(path, program, data)
 
 
+def interrupted(path, program, data, rounds: int) -> None:
+    """A run that stops after some rounds, with its last checkpoint where the settings put it."""
+    folder = folder_of(path, program, data)
+
+    def stop(record, evaluations):
+        if record.round == rounds:
+            raise KeyboardInterrupt
+
+    folder.on_round = stop
+    state = initial_state(program)
+    folder.create(state, COMMAND)
+    with pytest.raises(KeyboardInterrupt):
+        algorithm.run(program, data, state, folder)
+    tiny.release(folder)
+
+
+def test_totals_are_sums_over_all_rounds(whole):
+    """Of bytes, in every record of a round and in the summary."""
+    for name in BYTES:
+        sums = list(accumulate(r[name] for r in whole["rounds"]))
+        assert 0 < sums[0] < sums[-1]
+        assert [r[f"cumulative_{name}"] for r in whole["rounds"]] == sums
+        assert whole["summary"][name] == sums[-1]
+
+
+def test_time_and_memory_are_those_of_all_processes_of_a_run(program, small_data, tmp_path):
+    """A resume adds its seconds to those of the checkpoint, and keeps a higher peak."""
+    path = tmp_path / "run"
+    interrupted(path, program, small_data, 3)
+    state, extra = checkpoint.load(path / "checkpoint.pt")
+    assert 0 < extra["seconds"] < 1000
+    before = {"seconds": 1000.0, "peak_rss_bytes": 1 << 60}
+    checkpoint.save(path / "checkpoint.pt", state, extra | before)
+    resume(path, program, small_data)
+    summary = json.loads((path / "summary.json").read_text())
+    assert 1000 < summary["seconds"] < 2000
+    assert summary["peak_rss_bytes"] == 1 << 60
+
+
+def test_a_resume_with_other_settings_or_data_changes_nothing(program, small_data, tmp_path):
+    path = tmp_path / "run"
+    interrupted(path, program, small_data, 3)
+    before = {p.name: p.read_bytes() for p in path.iterdir()}
+    for built, data, words in (
+        (tiny.program(**SETTINGS | {"client_lr": 0.5}), small_data, "other settings: client-lr"),
+        (program, replace(small_data, labels=small_data.labels[::-1].copy()), "other data: the ha"),
+    ):
+        folder = folder_of(path, built, data)
+        with pytest.raises(OutputError, match=f"began with {words}"):
+            folder.resume()
+        folder.close("error", 4)
+        assert {p.name: p.read_bytes() for p in path.iterdir()} == before
+
+
+class Struck(Evaluator):
+    """Ctrl-C comes as an evaluation begins, before its round is wholly recorded."""
+
+    def begin(self, pending):
+        super().begin(pending)
+        raise KeyboardInterrupt
+
+
+def test_an_evaluation_of_a_round_that_is_not_recorded_comes_again_with_it(
+    program, small_data, whole, tmp_path, monkeypatch
+):
+    path = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("fedpart.run_folder.Evaluator", Struck)
+        with pytest.raises(KeyboardInterrupt):
+            start(path, program, small_data)
+    assert checkpoint.load(path / "checkpoint.pt")[0].server_round == 1
+    resume(path, program, small_data)
+    assert outcome(path) == whole
+
+
 class Late(Evaluator):
     """Beside the rounds, and done only when somebody waits: as late as can be, with no thread."""
 
@@ -278,22 +355,6 @@ def test_killed_again_while_it_is_taken_up(program, small_data, whole, tmp_path)
             resume(path, program, small_data)
         assert outcome(path) == whole, f"ended at operation {ends_at}"
     assert ends_at > 20
-
-
-def interrupted(path, program, data, rounds: int) -> None:
-    """A run that stops after some rounds, with its last checkpoint where the settings put it."""
-    folder = folder_of(path, program, data)
-
-    def stop(record, evaluations):
-        if record.round == rounds:
-            raise KeyboardInterrupt
-
-    folder.on_round = stop
-    state = initial_state(program)
-    folder.create(state, COMMAND)
-    with pytest.raises(KeyboardInterrupt):
-        algorithm.run(program, data, state, folder)
-    tiny.release(folder)
 
 
 def test_what_follows_the_checkpoint_may_be_damaged(program, small_data, whole, tmp_path):
