@@ -22,12 +22,12 @@ from fedpart.arguments import Request, parse_run, resumed_config
 from fedpart.commands import COMMANDS
 from fedpart.config import Config
 from fedpart.folder_lock import kept
-from fedpart.idle import first_warnings
 from fedpart.output import closing_on_error, run_command, stopped
 from fedpart.progress import Progress, make_progress
 from fedpart.records import Summary
 from fedpart.run_files import check_free, check_packages, choose_folder, read_config
 from fedpart.seeds import check_unfinished, claimed, over_seeds, seed_runs
+from fedpart.unused_settings import ON_NODES, first_warnings
 from fedpart.wording import table
 
 if TYPE_CHECKING:
@@ -243,7 +243,8 @@ def _dry_run(request: Request, config: Config, nodes: bool = False) -> None:
         data, program = _prepare(config, None)
         starting_state(program)
     plan = make_plan(config, program, data)
-    for text in [*first_warnings(config, request.typed, nodes), *order_warnings(data.images.shape)]:
+    warnings = first_warnings(config, request.typed, ON_NODES if nodes else {})
+    for text in [*warnings, *order_warnings(data.images.shape)]:
         sys.stderr.write(f"warning: {text}\n")
     text = json.dumps(plan.as_dict()) if config.json_summary else table(plan.rows())
     sys.stdout.write(text + "\n")

@@ -11,10 +11,10 @@ from pydantic.fields import FieldInfo
 
 from fedpart.config import NOT_RESULTS, Config, keys, load_toml, make_config
 from fedpart.errors import ConfigError
-from fedpart.idle import OF_SPLIT
 from fedpart.plugins import nearest
 from fedpart.run_files import check_shape
 from fedpart.spelling import kebab
+from fedpart.unused_settings import conditions
 
 # Nodes of a rehearsal; twenty keep two cores busy.
 MAX_NODES = 100
@@ -26,6 +26,11 @@ _GROUPS = {
     "clients_per_round": "training",
     "eval_every": "running and watching",
 }
+# All that decides who holds which images, and where the picture goes.
+OF_SPLIT = frozenset(
+    {"dataset", "data_dir", "data_seed", "train_size", "clients", "skew", "alpha", "concentration"}
+    | {"sizes", "min_examples", "batch_size", "out", "json_summary"}
+)
 _RUNS = "run folders, parents of several seeds, or any folders that hold them"
 # Where a run is, and how often it is made, do not change when it is taken up.
 _CHANGEABLE = NOT_RESULTS - {"out", "name", "seeds"}
@@ -86,7 +91,7 @@ def parse_split(argv: Sequence[str]) -> Request:
         parser = Parser(
             prog="sim.py split",
             description="Draw the client split: how many images each client holds, of which "
-            "classes, turned how far. Any other flag of sim.py is taken too, and of no use.",
+            "classes, turned how far. Any other flag of sim.py is taken, without effect.",
             argument_default=argparse.SUPPRESS,
         )
         _add_config(parser)
@@ -325,8 +330,10 @@ def add_settings(
         default = field.default
         if isinstance(default, tuple):
             default = ",".join(map(str, default))
-        shown = "" if default in (None, "") or name == "skew" else f" (default {default})"
+        notes = [] if default in (None, "") or name == "skew" else [f"default {default}"]
+        notes += [condition.text for condition in conditions(field)]
         metavar = name.rsplit("_", 1)[-1].upper()
         if get_origin(field.annotation) is Literal:
             metavar = "{" + ",".join(get_args(field.annotation)) + "}"
-        group.add_argument(flag, dest=name, metavar=metavar, help=text + shown)
+        text += f" ({'; '.join(notes)})" if notes else ""
+        group.add_argument(flag, dest=name, metavar=metavar, help=text)

@@ -1,6 +1,7 @@
 """Checks of single settings: validators that say what is wrong with a value, and its limits."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -83,4 +84,4 @@ AUTO_OR_SHARE = BeforeValidator(_auto_or_share)
 HOST_AND_PORT = AfterValidator(_host_and_port)
 # "0.7, 0.3" -> two shares.
 COMMAS = BeforeValidator(_commas)
-SHARES = AfterValidator(_shares)
+Shares = Annotated[tuple[float, ...], COMMAS, AfterValidator(_shares)]

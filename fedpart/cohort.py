@@ -75,6 +75,16 @@ def _drops_out(config: Config, server_round: int, client_id: int) -> bool:
     return bool(draw < config.client_failure_rate)
 
 
+def counted(config: Config, good: Sequence[int]) -> list[int]:
+    """Clients whose replies count, of those with a good one; none where too few have.
+
+    Args:
+        config: its ``clients_per_round`` and ``min_replies``.
+        good: client ids in the order in which they were drawn.
+    """
+    return list(good[: config.clients_per_round]) if len(good) >= config.min_replies else []
+
+
 @lru_cache(maxsize=4)
 def availability(path: str, clients: int) -> np.ndarray:
     """Who is there in which round; a longer run starts over from the first column.
@@ -133,11 +143,10 @@ def settle(
     if config.max_update_norm is not None:
         answers |= _judge_norms(answers, config.max_update_norm)
     good = [i for i in cohort.order if isinstance(answers[i], ClientReply)]
-    used = good[: config.clients_per_round]
+    used = counted(config, good)
     surplus = f"not needed: {config.clients_per_round} replies were there before it"
-    if len(used) < config.min_replies:
-        surplus = f"only {len(used)} of at least {config.min_replies} replies (min-replies) came"
-        used = []
+    if not used:
+        surplus = f"only {len(good)} of at least {config.min_replies} replies (min-replies) came"
     replies, failures = [], []
     for i in cohort.clients:
         answer = answers[i]

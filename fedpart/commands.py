@@ -5,11 +5,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from fedpart.arguments import parse_compare, parse_drill, parse_split, parse_table
+from fedpart.arguments import OF_SPLIT, parse_compare, parse_drill, parse_split, parse_table
+from fedpart.config import Config
 from fedpart.errors import ConfigError
 from fedpart.files import PICTURES, check_out
-from fedpart.idle import idle_in_split
 from fedpart.interrupts import INTERRUPTS
+from fedpart.spelling import kebab
+from fedpart.unused_settings import unused_settings
 
 SIM = Path(__file__).parents[1] / "sim.py"
 
@@ -69,8 +71,10 @@ def split(argv: Sequence[str]) -> None:
     from fedpart.data import load_federated
     from fedpart.plots_split import draw_split, split_json, split_table
 
-    if idle := idle_in_split(config, request.typed):
-        sys.stderr.write(f"warning: {idle}\n")
+    others = (kebab(name) for name in Config.model_fields if name not in OF_SPLIT)
+    ignored = dict.fromkeys(others, "nothing is trained")
+    if unused := unused_settings(config, request.typed, ignored):
+        sys.stderr.write(f"warning: {unused}\n")
     out = Path(config.out or f"{config.dataset}-split.png")
     check_out(out, PICTURES)
     with INTERRUPTS.working():

@@ -12,6 +12,7 @@ from fedpart import checks
 from fedpart.errors import ConfigError
 from fedpart.spelling import sentence, spelled
 from fedpart.text import read_text
+from fedpart.unused_settings import Condition, above, not_with, only_with
 from fedpart.values import Resolved, by_key
 
 if sys.version_info >= (3, 11):
@@ -22,6 +23,15 @@ else:
 ROTATED = ("rotmnist", "rotcifar10")
 DATASETS = ("mnist", "rotmnist", "cifar10", "rotcifar10")
 AUGMENTATIONS = ("symmetric", "asymmetric", "generators", "none")
+# Conditions that several settings share.
+_SKEWED = not_with("skew", "iid")
+_AUGERINO = only_with("method", "augerino")
+_PARTITIONED = Condition("only with 2 or more chunks", lambda config: config.num_partitions > 1)
+_LEARNED = Condition(
+    "only with 2 or more chunks, or method augerino",
+    lambda config: config.num_partitions > 1 or config.method == "augerino",
+)
+_ON_RAY = only_with("backend", "auto", "ray")
 # Where a run is written and how it is watched: two runs that differ only here give equal numbers.
 NOT_RESULTS = frozenset(
     {"out", "name", "json_summary", "logger", "checkpoint_every", "data_dir", "round_timeout"}
@@ -58,10 +68,10 @@ class Config(Resolved):
         "rotation",
         description="what differs between clients; rotation for rotated sets, else label",
     )
-    alpha: float = Field(
+    alpha: Annotated[float, _SKEWED] = Field(
         0.1, gt=0, description="Dirichlet concentration of the skew: smaller is more unlike"
     )
-    concentration: Literal["prior", "class"] = Field(
+    concentration: Annotated[Literal["prior", "class"], _SKEWED] = Field(
         "prior", description="alpha times the prior over classes, or alpha for each class"
     )
     sizes: Literal["multinomial", "equal"] = Field(
@@ -81,45 +91,55 @@ class Config(Resolved):
         "wide-resnet20, resnet50, mlp, or module:function for your own",
     )
     init: str | None = Field(None, description="model.pt of an earlier run to start from")
-    chunks: Annotated[tuple[float, ...], checks.COMMAS, checks.SHARES] = Field(
+    chunks: Annotated[checks.Shares, only_with("method", "partitioned")] = Field(
         (0.7, 0.2, 0.1), description="share of clients, and of weights, in each chunk; sums to 1"
     )
-    scheme: Literal["random", "node"] = Field(
+    scheme: Annotated[Literal["random", "node"], _PARTITIONED] = Field(
         "random", description="what has a partition: each weight, or whole units (sets defaults)"
     )
-    defaults: Literal["init", "zero"] = Field(
+    defaults: Annotated[Literal["init", "zero"], _PARTITIONED] = Field(
         "init", description="weights of partitions a subnetwork does not have; zero for nodes"
     )
-    augmentation: Annotated[str, checks.one_of(AUGMENTATIONS, "Class")] = Field(
+    augmentation: Annotated[
+        str, checks.one_of(AUGMENTATIONS, "Class"), not_with("method", "fedavg")
+    ] = Field(
         "symmetric",
         description="what is learned about images: affine maps (symmetric, asymmetric or "
         "generators), none, or module:Class for your own",
     )
-    width_start: float = Field(0.1, gt=0, le=1, description="widths at the start, in natural units")
-    width_transform: Literal["raw", "softplus"] = Field(
-        "raw", description="how a width follows from its raw value"
+    width_start: Annotated[float, not_with("augmentation", "none")] = Field(
+        0.1, gt=0, le=1, description="widths at the start, in natural units"
     )
-    average: Literal["logits", "probs"] = Field(
+    width_transform: Annotated[
+        Literal["raw", "softplus"], only_with("augmentation", "symmetric", "generators")
+    ] = Field("raw", description="how a width follows from its raw value")
+    average: Annotated[Literal["logits", "probs"], above("samples", 1)] = Field(
         "logits", description="what is averaged over augmented copies of an image"
     )
-    samples: int = Field(10, ge=1, le=1000, description="augmented copies of each image (S)")
+    samples: Annotated[int, not_with("method", "fedavg")] = Field(
+        10, ge=1, le=1000, description="augmented copies of each image (S)"
+    )
     dropout: float = Field(
         0.1, ge=0, lt=1, description="drop rate: where it starts, fixed but for method partitioned"
     )
-    augerino_weight: float = Field(
+    augerino_weight: Annotated[float, _AUGERINO] = Field(
         0.01,
         ge=0,
         le=checks.MOST,
         description="weight of Augerino's reward for wide augmentation (lambda)",
     )
-    augerino: Literal["safe", "unsafe"] = Field(
+    augerino: Annotated[Literal["safe", "unsafe"], _AUGERINO] = Field(
         "safe", description="whether that reward ends once a width reaches 10, or never"
     )
 
     clients_per_round: int = Field(10, ge=1, description="clients drawn each round")
-    over_select: float = Field(
-        1.0, ge=1, description="ask so many times the clients that a round needs"
-    )
+    over_select: Annotated[
+        float,
+        Condition(
+            "only with fewer clients-per-round than clients",
+            lambda config: config.clients_per_round < config.clients,
+        ),
+    ] = Field(1.0, ge=1, description="ask so many times the clients that a round needs")
     client_failure_rate: float = Field(
         0.0, ge=0, lt=1, description="chance that a client drops out of a round, by the seed"
     )
@@ -127,20 +147,21 @@ class Config(Resolved):
         None, description="file of 0 and 1, comma-separated: a line a client, a column a round"
     )
     min_replies: int = Field(1, ge=1, description="with fewer replies a round changes nothing")
-    max_update_norm: float | None = Field(
-        None, ge=1, description="refuse what is so many times longer than the cohort's median"
-    )
+    max_update_norm: Annotated[
+        float | None,
+        Condition("only with 2 or more clients a round", lambda config: config.cohort_size > 1),
+    ] = Field(None, ge=1, description="refuse what is so many times as long as the cohort's median")
     rounds: int = Field(100, ge=1, le=1_000_000, description="rounds in all")
     local_epochs: int = Field(1, ge=1, description="passes of a client over its images")
     batch_size: int = Field(64, ge=1, description="images per step of a client")
-    hyper_batch_size: int | None = Field(
+    hyper_batch_size: Annotated[int | None, _LEARNED] = Field(
         None, ge=0, description="images per gradient of psi; 0 or absent: all a client has"
     )
     client_lr: float = Field(0.05, gt=0, le=checks.MOST, description="SGD step of clients")
     server_lr: float = Field(
         1e-3, gt=0, le=checks.MOST, description="Adam step of the server on weights"
     )
-    hyper_lr: float = Field(
+    hyper_lr: Annotated[float, _LEARNED] = Field(
         3e-3, gt=0, le=checks.MOST, description="Adam step of the server on psi"
     )
     adam_eps: float = Field(1e-8, gt=0, le=checks.MOST, description="epsilon of both Adams")
@@ -158,27 +179,31 @@ class Config(Resolved):
         description="Flower apps in Ray's workers or in this process, or the plain loop without "
         "Flower; auto: ray where there is more than one core",
     )
-    workers: Annotated[int | Literal["auto"], checks.AUTO_OR_NUMBER] = Field(
+    workers: Annotated[int | Literal["auto"], checks.AUTO_OR_NUMBER, _ON_RAY] = Field(
         "auto",
-        description="processes of ray; auto: one a core (or what the GPUs hold), at most one a "
-        "client of the round",
+        description="processes; auto: one a core (or what the GPUs hold), at most one a client of "
+        "the round",
     )
-    gpus_per_client: Annotated[float | Literal["auto"], checks.AUTO_OR_SHARE] = Field(
-        0.0, description="share of a GPU that a worker of ray takes; 0: none; auto: an even share"
+    gpus_per_client: Annotated[float | Literal["auto"], checks.AUTO_OR_SHARE, _ON_RAY] = Field(
+        0.0, description="share of a GPU that a worker takes; 0: none; auto: an even share"
     )
-    ray_address: Annotated[str | None, checks.HOST_AND_PORT] = Field(
+    ray_address: Annotated[str | None, checks.HOST_AND_PORT, _ON_RAY] = Field(
         None, description="host:port of a Ray cluster that this machine is part of, or auto"
     )
     precision: Literal["fp32", "tf32", "bf16"] = Field(
         "fp32", description="what the network computes in (tf32: GPU); values and sums stay fp32"
     )
-    clients_at_once: int = Field(
+    clients_at_once: Annotated[
+        int, Condition("faster only with device cuda", lambda config: config.device == "cuda")
+    ] = Field(
         1, ge=1, description="clients batched into one, for a GPU that small clients leave idle"
     )
     device: Literal["cpu", "cuda"] = Field(
         "cpu", description="where clients and evaluations compute"
     )
-    round_timeout: float = Field(3600.0, gt=0, description="deadline of a round in seconds")
+    round_timeout: Annotated[float, not_with("backend", "algorithm")] = Field(
+        3600.0, gt=0, description="deadline of a round in seconds"
+    )
     max_empty_rounds: int = Field(
         3, ge=1, description="the run ends after so many rounds in a row in which no reply counted"
     )

@@ -1,12 +1,11 @@
 """What a run will do, worked out before it starts."""
 
 from dataclasses import asdict, dataclass
-from math import comb
 
 import numpy as np
 
 from fedpart.accounting import fedavg_bytes
-from fedpart.cohort import availability
+from fedpart.cohort import availability, counted, draw_cohort
 from fedpart.config import Config
 from fedpart.data import FederatedData
 from fedpart.data.split import check_split
@@ -18,7 +17,10 @@ from fedpart.wire import model_bytes, wire_bytes
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes and expectations of a run; chunks and partitions are 0-based.
+    """Sizes of a run, and what its cohorts come to; chunks and partitions are 0-based.
+
+    Bytes, clients and shares of rounds are means over the cohorts of the first ``rounds_drawn``
+    rounds; they are those of the run, where no client fails but by ``client_failure_rate``.
 
     Attributes:
         data_source: where the images come from.
@@ -30,17 +32,18 @@ class Plan:
         images_per_chunk: [C].
         partition_sizes: weight values in each partition, [C].
         hyperparameters: scalars of psi.
-        clients_asked: per round, mean over the run's rounds.
-        clients_answering: expected per round.
-        upload_model_bytes: expected per round.
-        download_model_bytes: expected per round.
-        upload_wire_bytes: expected per round.
-        download_wire_bytes: expected per round.
-        upload_share: expected, of FedAvg's; 0 where nobody answers.
-        empty_rounds: expected share of rounds with fewer replies than ``min_replies``.
-        no_hyper_update: expected share of rounds in which psi gets no gradient; None where it is
-            not learned.
-        rounds: how many.
+        clients_asked: per round.
+        clients_answering: per round.
+        upload_model_bytes: per round.
+        download_model_bytes: per round.
+        upload_wire_bytes: per round.
+        download_wire_bytes: per round.
+        upload_share: of FedAvg's upload; 0 where nobody answers.
+        empty_rounds: share of rounds with fewer replies than ``min_replies``.
+        no_hyper_update: share of rounds in which psi gets no gradient; None where it is not
+            learned.
+        rounds: how many the run has.
+        rounds_drawn: how many of them the means are taken over.
     """
 
     data_source: str
@@ -62,6 +65,7 @@ class Plan:
     empty_rounds: float
     no_hyper_update: float | None
     rounds: int
+    rounds_drawn: int
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -75,6 +79,9 @@ class Plan:
         without = "psi is not learned"
         if self.no_hyper_update is not None:
             without = f"{100 * self.no_hyper_update:.1f} % of rounds"
+        part = ""
+        if self.rounds_drawn < self.rounds:
+            part = f" (by the first {self.rounds_drawn:,} rounds)"
         return [
             ("data", self.data_source),
             ("training images", f"{self.images:,}"),
@@ -86,14 +93,14 @@ class Plan:
             ("hyperparameters", str(self.hyperparameters)),
             (
                 "clients per round",
-                f"{self.clients_asked:.3g} asked, {self.clients_answering:.3g} expected to answer",
+                f"{self.clients_asked:,.1f} asked, {self.clients_answering:,.1f} answer{part}",
             ),
-            ("upload per round", f"{up:.1f} MB expected ({wire_up:.1f} MB on the wire)"),
+            ("upload per round", f"{up:.1f} MB ({wire_up:.1f} MB on the wire)"),
             ("download per round", f"{down:.1f} MB ({wire_down:.1f} MB on the wire)"),
             ("upload share", f"{100 * self.upload_share:.1f} % of FedAvg's"),
-            ("empty rounds", f"{100 * self.empty_rounds:.1f} % expected"),
+            ("empty rounds", f"{100 * self.empty_rounds:.1f} %"),
             ("no hyperparameter update", without),
-            (f"upload of {self.rounds:,} rounds", f"{up * self.rounds:,.0f} MB expected"),
+            (f"upload of {self.rounds:,} rounds", f"{up * self.rounds:,.0f} MB{part}"),
         ]
 
 
@@ -110,8 +117,8 @@ def check_chunks(config: Config) -> None:
     """
     check_split(config.train_size, config.clients, config.alpha, config.min_examples)
     if config.availability is not None:
-        there, _ = _available(config)
-        if not there.any():
+        table = availability(config.availability, config.clients)
+        if not table[:, : config.rounds].any():
             raise ConfigError(
                 f"availability {config.availability} has no 1 in the {config.rounds:,} rounds of "
                 "this run, so that nobody could ever be asked; write a 1 where a client is there"
@@ -125,61 +132,39 @@ def check_chunks(config: Config) -> None:
         )
 
 
-def _without_update(config: Config, available: int, in_chunk_zero: int) -> tuple[float, float]:
-    """Chances of a round that it is empty, and that no reply of another chunk than 0 counts."""
-    asked, lost = min(config.cohort_size, available), config.client_failure_rate
-    empty = without = 0.0
-    for there in range(asked + 1):
-        chance = comb(asked, there) * (1 - lost) ** there * lost ** (asked - there)
-        if there < config.min_replies:
-            empty += chance
-            without += chance
-        else:
-            used = min(there, config.clients_per_round)
-            without += chance * comb(in_chunk_zero, used) / comb(available, used)
-    return empty, without
-
-
-def _available(config: Config) -> tuple[np.ndarray, np.ndarray]:
-    """Who is there, [clients, kinds of rounds] bool, and the share of rounds of each kind."""
-    if config.availability is None:
-        return np.ones((config.clients, 1), bool), np.ones(1)
-    table = availability(config.availability, config.clients)
-    counts = np.bincount(np.arange(config.rounds) % table.shape[1], minlength=table.shape[1])
-    return table[:, counts > 0], counts[counts > 0] / config.rounds
+def rounds_drawn(config: Config) -> int:
+    """For how many rounds a plan draws cohorts: for all, or as many as take about half a second."""
+    # In clients: a round by itself takes as long as ten, a list of 10,000 to draw from as one.
+    cost = 10 + config.clients // 10_000 + config.cohort_size
+    return min(config.rounds, max(1, 20_000 // cost))
 
 
 def make_plan(config: Config, program: Program, data: FederatedData) -> Plan:
-    """Work out sizes and expectations.
+    """Work out sizes, and draw the cohorts of the run's first rounds.
 
-    Source: expected upload sum_k u_k sum_{j >= k} r_j with the clients' actual chunks; rounds
-        without psi by the hypergeometric law of a cohort drawn without replacement, over the
-        binomial law of those that do not drop out; and over the rounds of the run, each with the
-        clients that are available in it.
+    They and their drop-outs follow from the seed, so that the run has the very same.
     """
     chunks = assign_chunks(config)
     counts = np.bincount(chunks, minlength=config.num_partitions)
     per_client = np.array([len(index) for index in data.client_indices])
-    there, weight = _available(config)
-    total = there.sum(0)
-    # [C, kinds of rounds]
-    by_chunk = np.stack([there[chunks == k].sum(0) for k in range(config.num_partitions)])
-    per_round = by_chunk * np.minimum(config.cohort_size, total) / np.maximum(1, total)
-    asked = per_round @ weight
-    answering = asked * (1 - config.client_failure_rate)
-    chances = [
-        _without_update(config, int(n), int(zero))
-        for n, zero in zip(total, by_chunk[0], strict=True)
-    ]
-    empty, without = weight @ np.array(chances)
+    learns = np.array([program.scoring(k) is not None for k in range(config.num_partitions)])
+    drawn = rounds_drawn(config)
+    # Client ids, over all these rounds.
+    asked: list[int] = []
+    answering: list[int] = []
+    empty = without = 0
+    for server_round in range(1, drawn + 1):
+        cohort = draw_cohort(config, server_round)
+        there = [i for i in cohort.order if i not in cohort.dropped]
+        used = counted(config, there)
+        asked += cohort.order
+        answering += there
+        empty += not used
+        without += not learns[chunks[used]].any()
+    # [C, 2]: upload and download.
     model = np.array([model_bytes(program, k) for k in range(config.num_partitions)])
     wire = np.array([wire_bytes(program, k) for k in range(config.num_partitions)])
-    (up, wire_up), (down, wire_down) = (
-        (number @ model[:, way], number @ wire[:, way])
-        for way, number in enumerate((answering, asked))
-    )
-    if program.scoring(0) is not None:
-        without = empty
+    up = int(model[chunks[answering], 0].sum())
     return Plan(
         data_source=data.description,
         images=len(data.labels),
@@ -196,14 +181,15 @@ def make_plan(config: Config, program: Program, data: FederatedData) -> Plan:
         .tolist(),
         partition_sizes=list(program.layout.sizes),
         hyperparameters=program.hyper.size,
-        clients_asked=float(asked.sum()),
-        clients_answering=float(answering.sum()),
-        upload_model_bytes=float(up),
-        download_model_bytes=float(down),
-        upload_wire_bytes=float(wire_up),
-        download_wire_bytes=float(wire_down),
-        upload_share=float(up / max(1e-9, answering.sum() * fedavg_bytes(program))),
-        empty_rounds=float(empty),
-        no_hyper_update=float(without) if program.hyper.size else None,
+        clients_asked=len(asked) / drawn,
+        clients_answering=len(answering) / drawn,
+        upload_model_bytes=up / drawn,
+        download_model_bytes=int(model[chunks[asked], 1].sum()) / drawn,
+        upload_wire_bytes=int(wire[chunks[answering], 0].sum()) / drawn,
+        download_wire_bytes=int(wire[chunks[asked], 1].sum()) / drawn,
+        upload_share=up / max(1, len(answering) * fedavg_bytes(program)),
+        empty_rounds=empty / drawn,
+        no_hyper_update=without / drawn if program.hyper.size else None,
         rounds=config.rounds,
+        rounds_drawn=drawn,
     )

@@ -57,6 +57,11 @@ class Resolved(BaseModel):
                 raise ValueError(f"is {value!a}, which is no UTF-8 text; rename it") from None
         return value
 
+    def values_of(self, name: str) -> tuple[Any, ...]:
+        """What a setting is in the runs that these settings make; of a list, each of its values."""
+        value = getattr(self, name)
+        return value if isinstance(value, tuple) else (value,)
+
     @classmethod
     def result_fields(cls) -> list[str]:
         """Fields that results depend on, in order."""

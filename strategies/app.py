@@ -17,7 +17,6 @@ from fedpart.config import Config, make_config
 from fedpart.curves import check_columns
 from fedpart.data import load_federated
 from fedpart.errors import ConfigError, FedpartError, OutputError
-from fedpart.idle import first_warnings
 from fedpart.machine import COMMAND
 from fedpart.model_file import starting_state
 from fedpart.plan import check_chunks
@@ -28,6 +27,7 @@ from fedpart.run_files import check_free, check_packages, choose_folder
 from fedpart.run_folder import RunFolder
 from fedpart.runtime import prepare_process
 from fedpart.server import ServerState
+from fedpart.unused_settings import ON_NODES, first_warnings
 from strategies.strategy import PartitionedStrategy
 
 # Below Flower's own logger, whose lines `flwr run --stream` and `flwr log` show.
@@ -103,7 +103,7 @@ def main(grid: Grid, context: Context) -> None:
     folder = RunFolder(choose_folder(config), program, data, report, evaluate_beside=True)
     if not resume:
         check_free(folder.path)
-    for text in first_warnings(config, typed_settings(context.run_config), nodes=True):
+    for text in first_warnings(config, typed_settings(context.run_config), ON_NODES):
         logger.warning(text)
     logger.info("data: %s", data.description)
     logger.info("memory format: %s", program.memory_format)

@@ -17,7 +17,6 @@ from fedpart.config import Config, make_config
 from fedpart.errors import ClientFailure, ConfigError, FedpartError
 from fedpart.files import writing
 from fedpart.folder_lock import kept
-from fedpart.idle import first_warnings
 from fedpart.interrupts import INTERRUPTS
 from fedpart.machine import COMMAND, COMMIT, commit
 from fedpart.output import INTERRUPTED, TERMINATED, closing_on_error
@@ -25,6 +24,7 @@ from fedpart.progress import Progress
 from fedpart.records import Summary
 from fedpart.run_files import DEPLOYMENT, check_free, choose_folder, read_config
 from fedpart.stored import read_record
+from fedpart.unused_settings import ON_NODES, first_warnings
 
 if TYPE_CHECKING:
     from fedpart.data import FederatedData
@@ -85,7 +85,7 @@ def deploy(
     if request.dry_run:
         dry_run(request, config)
         return
-    with progress_of(config, first_warnings(config, request.typed, nodes=True)) as progress:
+    with progress_of(config, first_warnings(config, request.typed, ON_NODES)) as progress:
         progress.begin(config)
         with INTERRUPTS.working():
             _rehearse(config, _told(argv), nodes, request.resume is not None, progress, prepare)

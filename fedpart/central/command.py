@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpart.central.arguments import parse_central
-from fedpart.central.config import CentralConfig, make_central_config, read_central_config
-from fedpart.central.idle import idle_in_central
+from fedpart.central.config import (
+    SEVERAL,
+    CentralConfig,
+    make_central_config,
+    read_central_config,
+)
 from fedpart.central.records import CentralEvaluation, CentralSummary
 from fedpart.errors import (
     BusyError,
@@ -22,7 +26,6 @@ from fedpart.errors import (
 )
 from fedpart.folder_lock import kept
 from fedpart.interrupts import INTERRUPTS, Terminated
-from fedpart.machine import slow_precision
 from fedpart.output import closing_on_error, stopped
 from fedpart.run_files import (
     check_free,
@@ -31,6 +34,7 @@ from fedpart.run_files import (
     choose_folder,
     ended_well,
 )
+from fedpart.unused_settings import first_warnings
 from fedpart.wording import duration, table
 
 if TYPE_CHECKING:
@@ -54,15 +58,16 @@ def central(argv: Sequence[str]) -> None:
         check_packages(config.logger)
         out = choose_folder(config)
         check_free(out)
-        if idle := idle_in_central(config, request.typed):
-            sys.stderr.write(f"warning: {idle}\n")
     else:
         out = request.resume
         values = read_central_config(out).model_dump(by_alias=True) | request.values
         config = make_central_config(values)
         check_packages(config.logger)
-    if slow := slow_precision(config.precision, config.device):
-        sys.stderr.write(f"warning: {slow}\n")
+    # Of several methods, random search draws as many trials as trials says.
+    plurals = (SEVERAL | {"trial": "methods"}).items()
+    ignored = {one: f"{many} is given" for one, many in plurals if getattr(config, many)}
+    for text in first_warnings(config, request.typed, ignored):
+        sys.stderr.write(f"warning: {text}\n")
     config = config.model_copy(update={"out": str(out)})
     command = ["sim.py", "central", *argv]
     # After all that a user may have mistyped: these take seconds.

@@ -17,12 +17,13 @@ from pydantic import (
 )
 
 from fedpart import checks
-from fedpart.central.settings import Method, Settings
+from fedpart.central.settings import IN_CHUNKS, Method, Settings
 from fedpart.config import AUGMENTATIONS, load_toml
 from fedpart.errors import ConfigError, DamagedError, OutputError
 from fedpart.plugins import nearest
 from fedpart.run_files import stored_settings
-from fedpart.spelling import sentence
+from fedpart.spelling import kebab, sentence
+from fedpart.unused_settings import Condition, not_with, only_with
 
 TOYS = ("input-selection", "mask-learning")
 EXPERIMENTS = (
@@ -41,6 +42,10 @@ SEVERAL = {
     "chunks": "splits",
     "iterations": "lengths",
 }
+# Conditions that several settings share.
+_ON_IMAGES = Condition("only with experiments on images", lambda config: not config.toy)
+_AUGMENTED = not_with("method", "none")
+_RETRAIN = only_with("method", "retrain")
 PRESETS = Path(__file__).resolve().parents[2] / "configs" / "central"
 
 
@@ -96,37 +101,45 @@ class CentralConfig(Settings):
         "methods by data size; against a validation set; psi found against psi drawn; shares of "
         "chunks and weights; the first stages of a network as psi",
     )
-    inputs: Annotated[tuple[int, ...], BeforeValidator(_numbers)] = Field(
+    inputs: Annotated[
+        tuple[int, ...], BeforeValidator(_numbers), only_with("experiment", "input-selection")
+    ] = Field(
         (15,),
-        description="of input-selection: how many inputs stay, such as 15, 10,15,20 or 1-30; "
-        "more than one makes a run of each",
+        description="how many inputs stay, such as 15, 10,15,20 or 1-30; more than one makes a run "
+        "of each",
     )
-    mask_start: float = Field(
-        0.1, gt=0, lt=1, description="of mask-learning: probability that an input is open at first"
+    mask_start: Annotated[float, only_with("experiment", "mask-learning")] = Field(
+        0.1, gt=0, lt=1, description="probability that an input is open at first"
     )
-    dataset: Dataset = Field(
+    dataset: Annotated[Dataset, _ON_IMAGES] = Field(
         "rotmnist",
-        description="of images: mnist, cifar10, tinyimagenet, or with rot before it, each image "
-        "rotated by a fixed angle; or module:function for your own",
+        description="mnist, cifar10, tinyimagenet, or with rot before it, each image rotated by a "
+        "fixed angle; or module:function for your own",
     )
-    data_dir: str | None = Field(
-        None, description="of images: folder with the files; else $FEDPART_DATA, else a download"
+    data_dir: Annotated[str | None, _ON_IMAGES] = Field(
+        None, description="folder with the files; else $FEDPART_DATA, else a download"
     )
     train_size: Size = Field(3000, description="training examples in all chunks")
     test_size: Size = Field(1000, description="test examples, at most")
     data_seed: int = Field(0, ge=0, description="seed of the examples, which all runs share")
-    model: str = Field("mnist-cnn", description="of images: as for sim.py; dropout is taken out")
-    augmentation: Annotated[str, checks.one_of(AUGMENTATIONS, "Class")] = Field(
-        "symmetric", description="of images: as for sim.py; none under method none"
+    model: Annotated[str, _ON_IMAGES] = Field(
+        "mnist-cnn", description="as for sim.py; dropout is taken out"
     )
-    width_start: float = Field(0.1, gt=0, le=1, description="widths at the start, in natural units")
-    psi: Annotated[tuple[float, ...], checks.COMMAS] | None = Field(
-        None, description="of method retrain: raw values that are held fixed"
+    augmentation: Annotated[str, checks.one_of(AUGMENTATIONS, "Class"), _ON_IMAGES, _AUGMENTED] = (
+        Field("symmetric", description="as for sim.py")
     )
-    psi_chunks: Annotated[tuple[float, ...], checks.COMMAS, checks.SHARES] | None = Field(
-        None, description="of method retrain: chunks of the run that found psi, for the tables"
+    width_start: Annotated[float, _ON_IMAGES, _AUGMENTED] = Field(
+        0.1, gt=0, le=1, description="widths at the start, in natural units"
     )
-    trial: int = Field(0, ge=0, description="of method random-search: number of the draw")
+    psi: Annotated[tuple[float, ...] | None, checks.COMMAS, _RETRAIN] = Field(
+        None, description="raw values that are held fixed"
+    )
+    psi_chunks: Annotated[checks.Shares | None, _RETRAIN] = Field(
+        None, description="chunks of the run that found psi, for the tables"
+    )
+    trial: Annotated[int, only_with("method", "random-search")] = Field(
+        0, ge=0, description="number of the draw"
+    )
     datasets: Annotated[tuple[Dataset, ...], checks.COMMAS] = Field(
         (), description="a run of each, in the place of dataset"
     )
@@ -138,11 +151,11 @@ class CentralConfig(Settings):
     methods: Annotated[tuple[Method, ...], checks.COMMAS] = Field(
         (), description="of method; retrain takes the psi of the partitioned run before it"
     )
-    splits: Annotated[tuple[Ratio, ...], checks.COMMAS] = Field(
+    splits: Annotated[tuple[Ratio, ...], checks.COMMAS, IN_CHUNKS] = Field(
         (), description="of chunks, as ratios such as 8:1:1; for sensitivity, of weights too"
     )
-    trials: int = Field(
-        20, ge=1, le=10_000, description="of method random-search: draws, of the first seed"
+    trials: Annotated[int, only_with("methods", "random-search")] = Field(
+        20, ge=1, le=10_000, description="draws, of the first seed"
     )
 
     eval_every: int = Field(100, ge=1, description="iterations between evaluations")
@@ -150,8 +163,8 @@ class CentralConfig(Settings):
         0,
         ge=0,
         description="a run ends after so many evaluations without a higher L_ML (or what Laplace "
-        "puts in its place), and the one with "
-        "the highest counts; 0: it runs to its end, and the last one counts",
+        "puts in its place), and the one with the highest counts; 0: it runs to its end, and the "
+        "last one counts",
     )
     eval_size: int = Field(
         0,
@@ -187,6 +200,11 @@ class CentralConfig(Settings):
         """Whether this makes several runs."""
         plural = any(getattr(self, name) for name in SEVERAL.values())
         return plural or len(self.inputs) > 1 or self.seeds > 1
+
+    def values_of(self, name: str) -> tuple[Any, ...]:
+        """The same, where the plural of the setting may say what it is in each run."""
+        plural = SEVERAL.get(kebab(name), name)
+        return super().values_of(plural if getattr(self, plural) else name)
 
     @model_validator(mode="before")
     @classmethod

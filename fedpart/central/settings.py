@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError, model_validator
 from fedpart import checks
 from fedpart.errors import ConfigError
 from fedpart.spelling import sentence
+from fedpart.unused_settings import above, not_with, only_with
 from fedpart.values import Resolved, by_key
 
 Method = Literal[
@@ -22,6 +23,10 @@ Method = Literal[
 ]
 # Methods that train one network on all data.
 WHOLE = frozenset({"none", "augerino", "retrain", "random-search", "laplace"})
+# Conditions that several settings share.
+IN_CHUNKS = only_with("method", "partitioned", "networks", "validation")
+_AUGERINO = only_with("method", "augerino")
+_COSINE = only_with("schedule", "cosine")
 
 
 class Settings(Resolved):
@@ -39,13 +44,13 @@ class Settings(Resolved):
         "for wide augmentation; none: without psi; retrain, random-search: psi held fixed, learned "
         "or drawn; laplace: of input-selection, the marginal likelihood of diagonal Laplace",
     )
-    chunks: Annotated[tuple[float, ...], checks.COMMAS, checks.SHARES] = Field(
+    chunks: Annotated[checks.Shares, IN_CHUNKS] = Field(
         (0.8, 0.1, 0.1), description="share of data, and of weights, in each chunk; sums to 1"
     )
-    weights: Annotated[tuple[float, ...], checks.COMMAS, checks.SHARES] | None = Field(
+    weights: Annotated[checks.Shares | None, IN_CHUNKS] = Field(
         None, description="share of weights in each partition, where it is not that of the data"
     )
-    defaults: Literal["init", "zero"] = Field(
+    defaults: Annotated[Literal["init", "zero"], IN_CHUNKS] = Field(
         "init", description="weights of partitions a subnetwork does not have"
     )
     iterations: int = Field(
@@ -56,40 +61,54 @@ class Settings(Resolved):
         "adam", description="what updates weights; moments and steps are kept for each partition"
     )
     lr: float = Field(1e-3, gt=0, le=checks.MOST, description="its learning rate")
-    momentum: float = Field(0.9, ge=0, lt=1, description="of sgd")
+    momentum: Annotated[float, only_with("optimiser", "sgd")] = Field(
+        0.9, ge=0, lt=1, description="share of the last step that the next one keeps"
+    )
     adam_eps: float = Field(
         1e-8, gt=0, le=checks.MOST, description="epsilon of adam and adamw, psi's included"
     )
     schedule: Literal["constant", "cosine"] = Field(
         "constant", description="how the learning rate goes with the count of all iterations"
     )
-    lr_end: float = Field(0.01, ge=0, le=1, description="share of lr at the end of schedule cosine")
-    anneal: float = Field(
-        1.0, gt=0, le=1, description="share of the iterations that cosine takes; then it stays"
+    lr_end: Annotated[float, _COSINE] = Field(
+        0.01, ge=0, le=1, description="share of lr at the end"
+    )
+    anneal: Annotated[float, _COSINE] = Field(
+        1.0, gt=0, le=1, description="share of the iterations that it takes; then lr stays"
     )
     weight_decay: float = Field(0.0, ge=0, le=checks.MOST, description="of the last partition")
-    decay_rule: Literal["reciprocal", "root", "equal"] = Field(
+    decay_rule: Annotated[
+        Literal["reciprocal", "root", "equal"], IN_CHUNKS, above("weight_decay", 0)
+    ] = Field(
         "reciprocal",
         description="how much more earlier partitions decay: N / examples of the chunks they are "
         "trained on, its square root, or not at all",
     )
-    hyper_lr: float = Field(1e-3, gt=0, le=checks.MOST, description="Adam step on psi")
-    augerino_lr: float = Field(0.05, gt=0, le=checks.MOST, description="that of method augerino")
-    augerino_weight: float = Field(
+    hyper_lr: Annotated[float, IN_CHUNKS] = Field(
+        1e-3, gt=0, le=checks.MOST, description="Adam step on psi"
+    )
+    augerino_lr: Annotated[float, _AUGERINO] = Field(
+        0.05, gt=0, le=checks.MOST, description="Adam step on psi"
+    )
+    augerino_weight: Annotated[float, _AUGERINO] = Field(
         0.01,
         ge=0,
         le=checks.MOST,
         description="weight of Augerino's reward for wide augmentation (lambda)",
     )
-    finetune: int = Field(
+    finetune: Annotated[int, only_with("method", "validation")] = Field(
         0,
         ge=0,
-        description="of validation: so many updates more at the end, on all data, psi held fixed, "
-        "moments begun anew",
+        description="so many updates more at the end, on all data, psi held fixed, moments begun "
+        "anew",
     )
-    finetune_lr: float = Field(0.01, gt=0, le=checks.MOST, description="their learning rate")
-    samples: int = Field(1, ge=1, le=1000, description="noisy copies of each example (S)")
-    average: Literal["logits", "probs"] = Field(
+    finetune_lr: Annotated[float, above("finetune", 0)] = Field(
+        0.01, gt=0, le=checks.MOST, description="their learning rate"
+    )
+    samples: Annotated[int, not_with("method", "none")] = Field(
+        1, ge=1, le=1000, description="noisy copies of each example (S)"
+    )
+    average: Annotated[Literal["logits", "probs"], above("samples", 1)] = Field(
         "logits", description="what is averaged over the copies of an example"
     )
     precision: Literal["fp32", "bf16"] = Field(

@@ -88,7 +88,7 @@ def test_a_psi_that_runs_away_ends_the_run_and_a_resume_is_not_advised(sim, home
 def test_settings_of_no_use_are_a_warning_in_every_command(sim, home):
     """One line, wherever the run itself gets to."""
     words = ("--workers", "4", "--backend", "inline")
-    line = "warning: of no use: workers 4 (backend is inline)\n"
+    line = "warning: settings of no use: workers 4 (only with backend auto or ray)\n"
     code, out, err = sim(*TINY, "--workers", "4", "--dry-run", "--json")
     assert (code, err) == (0, line)
     json.loads(out)
@@ -97,7 +97,7 @@ def test_settings_of_no_use_are_a_warning_in_every_command(sim, home):
     code, _, err = sim("--resume", "run", "--workers", "4", "--json")
     assert (code, err.startswith(line)) == (4, True)
     code, _, err = sim("split", "--clients", "10", "--train-size", "100", *words)
-    assert (code, "of no use: workers 4" in err) == (0, True)
+    assert (code, "workers 4 (nothing is trained)" in err) == (0, True)
     code, out, _ = sim("deploy", "--local", "2", *words, "--train-size", "900000")
     assert (code, "of no use: backend inline" in out) == (3, True)
 

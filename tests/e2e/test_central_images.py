@@ -385,8 +385,8 @@ def test_a_run_that_another_process_was_quicker_with_is_passed_over(sim, home, m
         patch.setattr("fedpart.central.run_folder.claim_folder", taken)
         code, out, err = sim(*words, "--out", "new", "--json")
     assert (code, out) == (0, "")
-    of_no_use, not_done = err.splitlines()
-    assert of_no_use.startswith("warning: of no use: train-size 60 (sizes is given), samples 2")
+    unused, not_done = err.splitlines()
+    assert "samples 2 (not with method none), train-size 60 (sizes is given)" in unused
     assert not_done.startswith("not done: 1 of 1 runs")
     assert [f.read_bytes() for f in Path("new").glob("*/**/config.toml")] == [b""]
 

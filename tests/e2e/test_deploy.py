@@ -293,7 +293,7 @@ def test_a_dry_run_foretells_what_a_simulation_of_it_would_do_and_starts_nothing
         "deploy", "--local", "2", *SIZE, "--workers", "2", "--dry-run", "--json"
     )
     assert (code, out) == (0, sim(*own, *SIZE, "--dry-run", "--json")[1])
-    assert errors == "warning: of no use: workers 2 (the clients are Flower's nodes)\n"
+    assert errors == "warning: settings of no use: workers 2 (the clients are Flower's nodes)\n"
     assert list(home.iterdir()) == []
 
 

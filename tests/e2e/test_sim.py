@@ -204,11 +204,10 @@ def test_a_dry_run_foretells_bytes_and_writes_nothing(sim, home):
     code, out, err = sim("--clients", "100", "--train-size", "120", "--dry-run")
     assert (code, err) == (0, "")
     assert list(home.iterdir()) == []
-    for words in ("70, 20, 10", "893,641, 255,326, 127,663", "77.0 % of FedAvg's"):
+    for words in ("70, 20, 10", "893,641, 255,326, 127,663", "78.4 % of FedAvg's"):
         assert words in out
-    # 70 choose 10 over 100 choose 10.
-    assert "2.3 % of rounds" in out
-    assert "39.3 MB expected" in out
+    assert "no hyperparameter update  6.0 % of rounds" in out
+    assert "upload per round          40.0 MB (" in out
 
 
 def test_the_default_folder_gets_a_number_when_it_is_taken(sim, home):

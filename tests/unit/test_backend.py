@@ -7,7 +7,7 @@ from clients import backend
 from clients.backend import choose_backend, gpus_for, share_of, workers_that_fit
 from fedpart.config import make_config
 from fedpart.errors import ConfigError
-from fedpart.idle import idle_settings
+from fedpart.unused_settings import unused_settings
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_a_share_of_a_gpu_where_there_is_none_is_refused_with_what_to_do():
     config = make_config({"gpus-per-client": 0.5})
     with pytest.raises(ConfigError, match=r"is 0\.5, but device is 'cpu'; use device"):
         choose_backend(config)
-    assert idle_settings(config, {"gpus-per-client": "0.5"}) == ""
+    assert unused_settings(config, {"gpus-per-client": "0.5"}) == ""
 
 
 def test_an_address_where_nobody_answers_is_refused_at_once():
