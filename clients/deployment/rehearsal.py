@@ -1,6 +1,7 @@
 """``sim.py deploy --local N``: the whole deployment on one machine, and nothing left behind."""
 
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
