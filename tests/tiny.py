@@ -194,6 +194,16 @@ def wrong_shape(num_classes: int, in_channels: int) -> nn.Module:
     return small_cnn(num_classes + 1, in_channels)
 
 
+def probabilities(num_classes: int, in_channels: int) -> nn.Module:
+    """A softmax at its end."""
+    return nn.Sequential(small_cnn(num_classes, in_channels), nn.Softmax(1))
+
+
+def log_probabilities(num_classes: int, in_channels: int) -> nn.Module:
+    """A softmax at its end, in logarithms, which are logits too."""
+    return nn.Sequential(small_cnn(num_classes, in_channels), nn.LogSoftmax(1))
+
+
 def fails_forward(num_classes: int, in_channels: int) -> nn.Module:
     """A linear layer of the wrong width."""
     return nn.Sequential(nn.Flatten(), nn.Linear(7, num_classes))

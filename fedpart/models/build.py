@@ -122,8 +122,8 @@ def try_out(network: nn.Module, model: str, num_classes: int | None, inputs: Ten
     Returns:
         number of outputs.
     Raises:
-        ConfigError: it fails, or gives another shape, values that are not finite, or values through
-            which no gradient reaches its parameters; or it changes its own buffers.
+        ConfigError: it fails, or gives another shape, values that are not finite, probabilities, or
+            values through which no gradient reaches its parameters; or it changes its own buffers.
     """
     try:
         with global_seed(0), noise(network, torch.Generator().manual_seed(0)):
@@ -161,6 +161,11 @@ def _num_outputs(logits: object, model: str, num_classes: int | None, inputs: Te
         raise ConfigError(
             f"model {model!r} gives values that are not finite at its start: "
             "mend its initial weights or its forward"
+        )
+    if shape[1] > 1 and (logits >= 0).all() and ((logits.sum(1) - 1).abs() < 1e-3).all():
+        raise ConfigError(
+            f"model {model!r} gives probabilities, of which a softmax would be taken once more: "
+            "leave the softmax at its end out"
         )
     if not logits.requires_grad:
         raise ConfigError(
