@@ -130,6 +130,9 @@ def build_program(
             one.readable(one.initial)
     images = noise_images(in_channels, image_shape)
     try_out(network, config.model, num_classes, images)
+    if config.model not in MODELS and config.samples == 1:
+        # A client's last batch may hold one image, as no copies are made of it.
+        try_out(network, config.model, num_classes, images[:1])
     rng = numpy_rng(config.seed, "assignment")
     if config.scheme == "node":
         with global_seed(0):

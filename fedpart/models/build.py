@@ -142,8 +142,9 @@ def try_out(network: nn.Module, model: str, num_classes: int | None, inputs: Ten
         raise
     # Whatever the user's model raises is the user's to read; a script's exit ends no run.
     except (Exception, SystemExit) as error:
+        on = "inputs" if len(inputs) > 1 else "a single input"
         raise ConfigError(
-            f"model {model!r} fails on inputs of shape {tuple(inputs.shape[1:])}: "
+            f"model {model!r} fails on {on} of shape {tuple(inputs.shape[1:])}: "
             f"{cause(traceback.format_exc())}"
         ) from error
     return found
