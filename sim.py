@@ -320,7 +320,8 @@ def _dry_run(request: Request, config: Config, nodes: bool = False) -> None:
         data, program = _prepare(config, None)
         starting_state(program)
     plan = make_plan(config, program, data)
-    for text in [*first_warnings(config, request.typed, nodes), *order_warnings(data.images.shape)]:
+    told = [*order_warnings(data.images.shape), *program.warnings]
+    for text in [*first_warnings(config, request.typed, nodes), *told]:
         sys.stderr.write(f"warning: {text}\n")
     text = json.dumps(plan.as_dict()) if config.json_summary else table(plan.rows())
     sys.stdout.write(text + "\n")

@@ -48,7 +48,7 @@ class RunFolder:
         path: the folder.
         rounds: every round so far, in brief.
         evaluations: every evaluation so far.
-        warnings: what the user should know of data and of a resume, one sentence each.
+        warnings: what the user should know of data, model and a resume, one sentence each.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class RunFolder:
         self.config = program.config
         self.rounds: list[RoundBrief] = []
         self.evaluations: list[EvaluationRecord] = []
-        self.warnings = order_warnings(data.images.shape)
+        self.warnings = [*order_warnings(data.images.shape), *program.warnings]
         self._seconds = 0.0
         self._peak_rss = 0
         self._clock = time.perf_counter()
