@@ -230,9 +230,9 @@ def _again(folder: Path) -> str:
 
 
 def _dry_run(request: Request, config: Config, nodes: bool = False) -> None:
-    from fedpart.data import order_warnings
     from fedpart.model_file import starting_state
     from fedpart.plan import make_plan
+    from fedpart.run_folder import known_warnings
 
     check_free(choose_folder(config))
     if not nodes:
@@ -244,7 +244,7 @@ def _dry_run(request: Request, config: Config, nodes: bool = False) -> None:
         starting_state(program)
     plan = make_plan(config, program, data)
     warnings = first_warnings(config, request.typed, ON_NODES if nodes else {})
-    for text in [*warnings, *order_warnings(data.images.shape)]:
+    for text in [*warnings, *known_warnings(program, data)]:
         sys.stderr.write(f"warning: {text}\n")
     text = json.dumps(plan.as_dict()) if config.json_summary else table(plan.rows())
     sys.stdout.write(text + "\n")

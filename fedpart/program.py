@@ -17,6 +17,7 @@ from fedpart.likelihood import Partitioned, allows_channels_last
 from fedpart.models import (
     MODELS,
     build_model,
+    dropout_rates,
     noise_images,
     own_hyperparameters,
     swap_dropout,
@@ -39,6 +40,7 @@ class Program(Partitioned):
         mean: of each channel, taken off images in [0, 1]; empty for nothing.
         std: of each channel, divided by; empty for nothing.
         hyper_names: of the plain numbers that psi is told in.
+        warnings: what the user should know of the model, one sentence each.
     """
 
     hyper: HyperSpec
@@ -46,6 +48,7 @@ class Program(Partitioned):
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     hyper_names: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def to_float(self, images: np.ndarray | Tensor) -> Tensor:
         """Images as the network wants them, [n, c, h, w] float32 from uint8, on the device."""
@@ -125,11 +128,15 @@ def build_program(
     check_device(config.device)
     with global_seed(torch_seed(config.seed, "init")):
         network = build_model(config.model, num_classes, in_channels, image_shape)
+    rates = dropout_rates(network)
     dropout = swap_dropout(network, config.dropout)
     with users_code("model", config.model):
         own = own_hyperparameters(network)
     images = noise_images(in_channels, image_shape)
     try_out(network, config.model, num_classes, images)
+    if config.model not in MODELS and config.samples == 1:
+        # A client's last batch may hold one image, as no copies are made of it.
+        try_out(network, config.model, num_classes, images[:1])
     rng = numpy_rng(config.seed, "assignment")
     if config.scheme == "node":
         with global_seed(0):
@@ -156,5 +163,12 @@ def build_program(
     program = Program(network, layout, initial, default, hyper, config, hyper_names=names)
     if config.model in MODELS:
         return program
+    warnings = []
+    if set(rates) - {config.dropout}:
+        warnings.append(
+            f"dropout {config.dropout:g} takes the place of the rates that nn.Dropout layers of "
+            f"model {config.model!r} have ({', '.join(f'{rate:g}' for rate in rates)}); set "
+            "dropout to the one that you want"
+        )
     allowed = allows_channels_last(program, hyper.initial(), images, config.model)
-    return replace(program, channels_last=allowed)
+    return replace(program, channels_last=allowed, warnings=tuple(warnings))

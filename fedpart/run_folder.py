@@ -20,7 +20,7 @@ from fedpart.accounting import (
 )
 from fedpart.client import ClientReply
 from fedpart.cohort import Failure
-from fedpart.data import FederatedData, order_warnings
+from fedpart.data import FederatedData, order_warnings, scale_warnings
 from fedpart.errors import ClientFailure, DivergedError, OutputError
 from fedpart.evaluation import evaluate
 from fedpart.evaluator import FINAL_EVALUATIONS, Evaluator, Pending
@@ -41,6 +41,12 @@ from fedpart.stored import write_ended
 OnRound = Callable[[RoundRecord, Sequence[EvaluationRecord]], None]
 
 
+def known_warnings(program: Program, data: FederatedData) -> list[str]:
+    """What a user should know of data and model before a run, one sentence each."""
+    of_data = [*order_warnings(data.images.shape), *scale_warnings(data.images)]
+    return [*of_data, *program.warnings]
+
+
 class RunFolder:
     """Observes a run: writes each record as it comes, evaluates, and keeps checkpoints.
 
@@ -48,7 +54,7 @@ class RunFolder:
         path: the folder.
         rounds: every round so far, in brief.
         evaluations: every evaluation so far.
-        warnings: what the user should know of data and of a resume, one sentence each.
+        warnings: what the user should know of data, model and a resume, one sentence each.
     """
 
     def __init__(
@@ -72,7 +78,7 @@ class RunFolder:
         self.config = program.config
         self.rounds: list[RoundBrief] = []
         self.evaluations: list[EvaluationRecord] = []
-        self.warnings = order_warnings(data.images.shape)
+        self.warnings = known_warnings(program, data)
         self._seconds = 0.0
         self._peak_rss = 0
         self._clock = time.perf_counter()

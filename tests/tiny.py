@@ -194,6 +194,30 @@ def wrong_shape(num_classes: int, in_channels: int) -> nn.Module:
     return small_cnn(num_classes + 1, in_channels)
 
 
+def probabilities(num_classes: int, in_channels: int) -> nn.Module:
+    """A softmax at its end."""
+    return nn.Sequential(small_cnn(num_classes, in_channels), nn.Softmax(1))
+
+
+def log_probabilities(num_classes: int, in_channels: int) -> nn.Module:
+    """A softmax at its end, in logarithms, which are logits too."""
+    return nn.Sequential(small_cnn(num_classes, in_channels), nn.LogSoftmax(1))
+
+
+class _Squeezes(nn.Module):
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.pool, self.out = nn.AdaptiveAvgPool2d((1, 4)), nn.Linear(4, num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.pool(x).squeeze().flatten(1))
+
+
+def squeezes(num_classes: int, in_channels: int) -> nn.Module:
+    """Takes all sides of length 1 away, that of a batch of one image too."""
+    return _Squeezes(num_classes)
+
+
 def fails_forward(num_classes: int, in_channels: int) -> nn.Module:
     """A linear layer of the wrong width."""
     return nn.Sequential(nn.Flatten(), nn.Linear(7, num_classes))

@@ -19,6 +19,8 @@ OTHERS = "others"
 _SHOWN = 5
 # How many channels images have: grey, colour, colour with opacity.
 _CHANNELS = (1, 3, 4)
+# Grey values up to here look like another scale than 0 to 255, such as 0 to 1 or 0 to 16.
+_DARK = 31
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +117,21 @@ def order_warnings(shape: Sequence[int]) -> list[str]:
         f"images are taken for {channels} channels of {height} by {width} pixels, as their order "
         "is [n, channels, height, width]; where it is [n, height, width, channels], have the data "
         "set return images.transpose(0, 3, 1, 2)"
+    ]
+
+
+def scale_warnings(images: np.ndarray) -> list[str]:
+    """What a user should know whose grey values may have another scale, in a sentence; or none.
+
+    Args:
+        images: [n, c, h, w] uint8, n at least 1.
+    """
+    highest = int(images.max())
+    if highest > _DARK:
+        return []
+    return [
+        f"no grey value of the images is above {highest}, where 255 is white; if theirs have "
+        "another scale, have the data set multiply them before it makes them uint8"
     ]
 
 

@@ -9,7 +9,7 @@ from fedpart.config import Config
 from fedpart.data import cifar, sources
 from fedpart.data.federated import FederatedData, load_upright
 from fedpart.data.images import Images
-from fedpart.data.readers import to_uint8
+from fedpart.data.readers import image_files, to_uint8
 from fedpart.errors import DataError
 
 # Shape of an image, number of classes, mean and deviation of channels.
@@ -28,12 +28,14 @@ def load_own(config: Config, path: str, client_id: int) -> FederatedData:
             training images count.
         client_id: whose they are; of other clients there are none.
     Raises:
-        DataError: missing, damaged, or images of another kind than the data set's.
+        DataError: missing, damaged, images of another kind than the data set's, or class folders
+            whose labels would depend on the device.
     """
     place = Path(path).expanduser()
     if place.suffix == ".npz":
         found = _read_npz(config, place)
     else:
+        _check_names(config, place)
         found = load_upright(config.model_copy(update={"data_dir": str(place)}))
     nobody = np.arange(0)
     return FederatedData(
@@ -52,6 +54,23 @@ def load_own(config: Config, path: str, client_id: int) -> FederatedData:
         mean=found.mean,
         std=found.std,
     )
+
+
+def _check_names(config: Config, place: Path) -> None:
+    """Refuse folders of some classes by name, which count from 0: on another device from others."""
+    kind = config.dataset.removeprefix("rot")
+    if kind not in _KINDS:
+        return
+    num_classes = _KINDS[kind][1]
+    for folder in (place / kind, place):
+        parts = [folder / part for part in ("train", "test") if (folder / part).is_dir()]
+        names = {name for part in parts for name in image_files(part)[0]}
+        if len(names) < num_classes and not all(name.isdigit() for name in names):
+            raise DataError(
+                f"data-path {folder} has {len(names)} of the {num_classes} classes by name, and "
+                "their labels would be others than on a device with other classes: name each "
+                f"folder by its label, 0 to {num_classes - 1}, or have some of every class"
+            )
 
 
 def _read_npz(config: Config, path: Path) -> Images:

@@ -3,7 +3,12 @@
 from fedpart.models.build import MODELS, build_model, check_module, noise_images, try_out
 from fedpart.models.digits import MnistCNN
 from fedpart.models.draw import Source, Streams, uniform
-from fedpart.models.dropout import CONCRETE_TEMPERATURE, ConcreteDropout, swap_dropout
+from fedpart.models.dropout import (
+    CONCRETE_TEMPERATURE,
+    ConcreteDropout,
+    dropout_rates,
+    swap_dropout,
+)
 from fedpart.models.fixup import FixupResNet
 from fedpart.models.half import BatchedHalf
 from fedpart.models.hyper import OwnHyper, noise, own_hyperparameters
@@ -27,6 +32,7 @@ __all__ = [
     "WideResNet",
     "build_model",
     "check_module",
+    "dropout_rates",
     "noise",
     "noise_images",
     "own_hyperparameters",

@@ -121,11 +121,12 @@ def try_out(network: nn.Module, model: str, num_classes: int | None, inputs: Ten
     Returns:
         number of outputs.
     Raises:
-        ConfigError: it raises, or gives another shape, values that are not finite, or values
-            through which no gradient reaches its parameters; or it changes its own buffers, which
-            are in no partition.
+        ConfigError: it raises, or gives another shape, values that are not finite, probabilities,
+            or values through which no gradient reaches its parameters; or it changes its own
+            buffers, which are in no partition.
     """
-    trial = f"trial on inputs of shape {tuple(inputs.shape[1:])} with model"
+    on = "inputs" if len(inputs) > 1 else "a single input"
+    trial = f"trial on {on} of shape {tuple(inputs.shape[1:])} with model"
     rng = torch.Generator().manual_seed(0)
     with users_code(trial, model), global_seed(0), noise(network, rng):
         for training in (True, False):
@@ -141,6 +142,11 @@ def try_out(network: nn.Module, model: str, num_classes: int | None, inputs: Ten
                 raise ConfigError(
                     f"model {model!r} gives values that are not finite at its start: mend its "
                     "initial weights or its forward"
+                )
+            if shape[1] > 1 and (logits >= 0).all() and ((logits.sum(1) - 1).abs() < 1e-3).all():
+                raise ConfigError(
+                    f"model {model!r} gives probabilities, of which a softmax would be taken once "
+                    "more: leave the softmax at its end out"
                 )
             if not logits.requires_grad:
                 raise ConfigError(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from fedpart.models.draw import Source, uniform
 
 CONCRETE_TEMPERATURE = 0.1
+_ALPHA = nn.AlphaDropout | nn.FeatureAlphaDropout
 
 
 class ConcreteDropout(nn.Module):
@@ -52,6 +53,12 @@ class ConcreteDropout(nn.Module):
         return x * (keep * (1 + self.logit.exp())).to(x.dtype)
 
 
+def dropout_rates(module: nn.Module) -> list[float]:
+    """Rates of the layers that ``swap_dropout`` gives another, each once, ascending."""
+    layers = [m for m in module.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
+    return sorted({float(layer.p) for layer in layers if not isinstance(layer, _ALPHA)})
+
+
 def swap_dropout(module: nn.Module, rate: float | None) -> list[str]:
     """Replace ``nn.Dropout`` (1d, 2d, 3d too) by ``ConcreteDropout``, in place.
 
@@ -70,7 +77,7 @@ def swap_dropout(module: nn.Module, rate: float | None) -> list[str]:
             if not isinstance(child, nn.modules.dropout._DropoutNd):
                 continue
             initial = child.p if rate is None else rate
-            if isinstance(child, nn.AlphaDropout | nn.FeatureAlphaDropout) or initial == 1:
+            if isinstance(child, _ALPHA) or initial == 1:
                 continue
             if child not in swapped:
                 channelwise = not isinstance(child, nn.Dropout)

@@ -76,6 +76,18 @@ def test_what_does_not_fit_is_explained(tmp_path, digits, change, sentence):
         load_own(CONFIG, str(path), 0)
 
 
+def test_class_folders_by_name_are_refused_where_some_classes_are_missing(tmp_path, digits):
+    """Counted in alphabetical order, "two" would be label 1 here and 9 beside all ten."""
+    names = np.array(["six", "two"] * 3)
+    as_images(tmp_path / "mnist", digits[0], names)
+    for path in (tmp_path, tmp_path / "mnist"):
+        with pytest.raises(DataError, match=r"mnist has 2 of the 10 classes by name, .* its label"):
+            load_own(CONFIG, str(path), 0)
+    every = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    as_images(tmp_path / "all", np.resize(digits[0], (10, 28, 28)), every)
+    assert sorted(load_own(CONFIG, str(tmp_path / "all"), 0).labels) == list(range(10))
+
+
 def test_a_file_that_is_no_npz_and_one_that_is_missing_are_named(tmp_path):
     path = tmp_path / "site.npz"
     path.write_bytes(b"PK\x03\x04 no archive")

@@ -168,6 +168,7 @@ def test_a_users_model_that_cannot_be_built_is_an_error_of_one_sentence(spec, me
     [
         ("tiny:wrong_shape", r"gives \(2, 4\), not a tensor of shape \(2, 3\)"),
         ("tiny:leaves", "with model 'tiny:leaves': SystemExit: enough"),
+        ("tiny:probabilities", "gives probabilities, of which a softmax would be taken once more"),
         ("tiny:Remembers", "changes its buffer calls in a forward pass"),
         ("tiny:double", "parameter 0.weight is torch.float64; weights are kept in float32"),
         ("tiny:frozen_twice", "parameter 2.weight is frozen"),
@@ -179,6 +180,18 @@ def test_a_users_model_that_does_not_fit_the_data_is_refused_before_the_run(mode
     """It is tried on two images; where the paper's is for others, that is said."""
     with pytest.raises(ConfigError, match=message):
         build_program(tiny.config(model=model), 3, 1, (12, 12))
+
+
+def test_a_model_that_fails_on_one_image_is_refused_where_no_copies_are_made():
+    with pytest.raises(ConfigError, match=r"fails on a single input of shape .*: IndexError"):
+        build_program(tiny.config(model="tiny:squeezes", method="fedavg"), 3, 1, (12, 12))
+    # Two copies of an image are a batch.
+    build_program(tiny.config(model="tiny:squeezes"), 3, 1, (12, 12))
+
+
+def test_log_probabilities_are_logits():
+    program = build_program(tiny.config(model="tiny:log_probabilities"), 3, 1, (12, 12))
+    assert program.layout.num_parameters == 4 * 9 + 4 + 3 * 144 + 3
 
 
 def test_a_dropout_with_two_names_becomes_one_learned_layer():

@@ -2,16 +2,18 @@
 
 import sys
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import tiny
 
 from fedpart.client import ClientTask, client_update
-from fedpart.data import Images, load_federated, order_warnings
+from fedpart.data import Images, load_federated, order_warnings, scale_warnings
 from fedpart.data.images import own_images
 from fedpart.errors import DataError
 from fedpart.program import program_for
+from fedpart.run_folder import known_warnings
 from fedpart.server import initial_state
 
 WHOLE = ("u1", "i1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", ">i2", ">u2", ">i4", ">u4", ">i8")
@@ -72,6 +74,17 @@ def test_a_last_side_that_looks_like_channels_is_a_warning(shape, warned):
         _, channels, height, width = shape
         assert f"{channels} channels of {height} by {width} pixels" in said[0]
         assert "[n, channels, height, width]" in said[0]
+
+
+@pytest.mark.parametrize(("highest", "warned"), [(0, True), (1, True), (16, True), (255, False)])
+def test_grey_values_that_look_like_another_scale_are_a_warning(highest, warned):
+    """Floats in [0, 1] that were made uint8, or sixteen greys; a run tells it with the rest."""
+    images = tiny.images(60)[0]
+    dark = (images / 255 * highest).astype(np.uint8)
+    said = scale_warnings(dark)
+    assert len(said) == warned
+    assert all(f"is above {highest}, where 255 is white" in text for text in said)
+    assert known_warnings(tiny.program(), replace(tiny.data(), images=dark)) == said
 
 
 @pytest.mark.parametrize(

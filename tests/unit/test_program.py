@@ -202,3 +202,15 @@ def test_micro_batches_are_equal_parts_of_at_most_256_copies(samples, images, si
     parts = list(tiny.program(samples=samples).micro_batches(x, y))
     assert [len(a) for a, _ in parts] == sizes
     assert torch.equal(torch.cat([b for _, b in parts]), y)
+
+
+@pytest.mark.parametrize(("dropout", "told"), [(0.1, 0), (0.25, 1), (0.0, 1)])
+def test_a_rate_that_takes_the_place_of_the_models_own_is_a_warning(dropout, told):
+    """The layer is written with 0.1."""
+    warnings = tiny.program(dropout=dropout).warnings
+    assert len(warnings) == told
+    assert all(f"dropout {dropout:g} takes the place of the rates" in text for text in warnings)
+    assert all("have (0.1)" in text for text in warnings)
+    # Those of the package are written for it; and one without dropout has no rate.
+    assert not tiny.program(model="mnist-cnn", side=28, dropout=dropout).warnings
+    assert not tiny.program(model="tiny:norm_cnn", dropout=dropout).warnings
