@@ -254,7 +254,7 @@ def own_augmentation(name: str, start: float, shape: tuple[int, int, int]) -> Ow
     def readable(raw: Tensor) -> dict[str, float]:
         # A clone: it may not change psi.
         told = own.readable(raw.detach().clone())
-        numbers = {key: float(value) for key, value in told.items()}
+        numbers = {str(key): float(value) for key, value in told.items()}
         if numbers.keys() != set(columns) or not all(map(math.isfinite, numbers.values())):
             raise ConfigError(
                 f"augmentation {name!r}: readable gives {numbers!s:.60}; it must give finite "
@@ -264,7 +264,7 @@ def own_augmentation(name: str, start: float, shape: tuple[int, int, int]) -> Ow
 
     with users_code("augmentation", name):
         raw, names = own.initial().detach().clone().requires_grad_(), tuple(own.names)
-        columns = tuple(own.readable(raw.detach().clone()))
+        columns = tuple(map(str, own.readable(raw.detach().clone())))
         noise = uniform(torch.Generator().manual_seed(0), (2, own.noise_size), -1, 1)
         images = noise_images(shape[0], shape[1:])
         changed = own.apply(images.clone(), raw.clone(), noise)

@@ -14,14 +14,7 @@ from fedpart.runtime import prepare_process
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out what this run cannot or need not do.
-
-    Full counts run where they are asked for by ``-m full``; each has a short twin.
-    """
-    if "full" not in config.getoption("-m"):
-        kept = [item for item in items if item.get_closest_marker("full") is None]
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = kept
+    """Skip what this machine cannot do."""
     if not torch.cuda.is_available():
         # A GPU is no part of most machines: what needs one says so here, once.
         for item in items:

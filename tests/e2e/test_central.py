@@ -69,6 +69,7 @@ def test_committed_schemas_are_those_of_the_models(name):
     assert (SCHEMAS / f"{name}.schema.json").read_text(encoding="utf-8") == schema(name)
 
 
+@pytest.mark.process
 def test_stopped_and_resumed_is_as_without_a_break(sim, home):
     """Ctrl-C some way in; the resumed run ends with the same records, weights and psi."""
     sim(*MASK, "--out", "whole")
@@ -302,6 +303,7 @@ def test_committed_results_are_what_the_program_writes(folder):
     assert all(run.kind == "central" for run in sweep.runs)
 
 
+@pytest.mark.process
 def test_the_library_example_of_the_readme_runs(tmp_path):
     """As printed: from a user's model and data set to what it has learned."""
     readme = (SIM.parent / "README.md").read_text()

@@ -9,6 +9,8 @@ import pytest
 from command_line import SIM
 from PIL import Image
 
+pytestmark = pytest.mark.process
+
 ROOT = SIM.parent
 
 

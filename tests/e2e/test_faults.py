@@ -79,6 +79,7 @@ def test_a_drill_has_no_settings(sim):
     assert "--seed" in err
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
 @pytest.mark.parametrize("times", [25, pytest.param(1000, marks=pytest.mark.full)])
 def test_kills_while_a_checkpoint_is_written(times, tmp_path):
@@ -126,6 +127,7 @@ print(sorted({os.waitpid(child, 0)[1] for child in children}))
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
 def test_a_hundred_processes_that_want_the_data_at_once(tmp_path):
     """One builds them; all of them map the one copy."""

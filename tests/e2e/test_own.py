@@ -91,7 +91,7 @@ def test_a_hyperparameter_of_ones_own_is_batched_over_clients(readme, copied, si
     (home / "old_layer.py").write_text(text)
     code, _, err = sim(*(w.replace("mylayer", "old_layer") for w in words), "--out", "old")
     assert (code, err.count("\n")) == (2, 1)
-    assert "generator=Streams) (old_layer.py, line 17, in forward); leave" in err
+    assert "(old_layer.py, line 17, in forward); leave" in err
     assert "or draw its noise from fedpart.models.uniform" in err
 
 

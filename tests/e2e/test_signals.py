@@ -12,8 +12,11 @@ import time
 from collections.abc import Callable
 from fcntl import ioctl
 
+import pytest
 from command_line import SIM
 from processes import RUN, Process, outcome
+
+pytestmark = pytest.mark.process
 
 LONG = (*RUN, "--rounds", "30")
 

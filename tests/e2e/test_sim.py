@@ -433,6 +433,7 @@ def run_process(*words, **kwargs):
     )
 
 
+@pytest.mark.process
 def test_help_is_quick_and_loads_nothing_heavy():
     code = "import sys, sim\ntry:\n sim.main(['--help'])\nexcept SystemExit:\n pass\n"
     code += "print(sorted({'torch', 'flwr', 'matplotlib', 'ray', 'rich'} & set(sys.modules)))"
@@ -443,6 +444,7 @@ def test_help_is_quick_and_loads_nothing_heavy():
     assert "--clients-per-round" in done.stdout
 
 
+@pytest.mark.process
 def test_a_run_in_one_process_does_not_load_ray(home):
     words = [*TINY, "--rounds", "1", "--method", "fedavg", "--out", "run"]
     code = f"import sys, sim\nassert sim.main({words!r}) == 0\nprint('ray' in sys.modules)"
@@ -456,6 +458,7 @@ def test_a_run_in_one_process_does_not_load_ray(home):
     assert "back end: inline" in done.stdout
 
 
+@pytest.mark.process
 def test_a_process_that_is_killed_outright_between_seeds_can_go_on(sim, home):
     words = (*TINY, "--rounds", "1", "--method", "fedavg", "--seeds", "2", "--out", "many")
     process = run_process(*words)
@@ -471,6 +474,7 @@ def test_a_process_that_is_killed_outright_between_seeds_can_go_on(sim, home):
     assert (home / "many" / "seed-1" / "summary.json").exists()
 
 
+@pytest.mark.process
 def test_a_process_writes_no_noise(home):
     process = run_process(*TINY, "--rounds", "1", "--method", "fedavg", "--out", "run")
     out, err = process.communicate(timeout=120)

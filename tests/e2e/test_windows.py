@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from command_line import SIM, TINY
 
+pytestmark = pytest.mark.process
+
 CENTRAL = (
     *("central", "--experiment", "mask-learning", "--seeds", "1", "--train-size", "60"),
     *("--test-size", "20", "--batch-size", "8", "--iterations", "4", "--eval-every", "2"),

@@ -253,6 +253,7 @@ def test_a_server_that_tells_no_date_is_no_superlink(tmp_path, date):
         check_superlink(address, tmp_path / "ca.crt")
 
 
+@pytest.mark.process
 def test_keys_and_check_end_as_sim_py_does(tmp_path):
     """A fault is one sentence and an exit code; a reader that has gone is no fault."""
     root = Path(keys.__file__).parents[2]
@@ -391,6 +392,7 @@ def test_what_a_node_says_is_put_plainly(log, sentence):
     assert sentence in explain(log)
 
 
+@pytest.mark.process
 def test_a_group_ends_with_all_that_it_has_started(tmp_path):
     mark = uuid.uuid4().hex
     # A child that asks to live on, and starts another that does.
@@ -412,6 +414,7 @@ def test_a_group_ends_with_all_that_it_has_started(tmp_path):
     assert alive(mark) == {}
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("by_name", [True, False])
 def test_who_has_left_the_group_is_ended_too(tmp_path, by_name):
@@ -432,6 +435,7 @@ def test_who_has_left_the_group_is_ended_too(tmp_path, by_name):
     assert alive(mark) == {}
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_group_ends_when_its_owner_is_killed(tmp_path):
     mark = uuid.uuid4().hex

@@ -232,6 +232,7 @@ def test_the_bundle_is_small_and_holds_the_program_only(bundle):
     assert names == modules | configs | schemas | top | {".info/CONTENT"}
 
 
+@pytest.mark.process
 def test_settings_files_are_read_from_the_bundle(bundle, tmp_path, monkeypatch):
     with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
         archive.extractall(tmp_path)

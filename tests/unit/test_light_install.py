@@ -5,10 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 
 BLOCKER = """
 import sys
+
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):

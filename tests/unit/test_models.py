@@ -183,7 +183,7 @@ def test_a_users_model_that_does_not_fit_the_data_is_refused_before_the_run(mode
 
 
 def test_a_model_that_fails_on_one_image_is_refused_where_no_copies_are_made():
-    with pytest.raises(ConfigError, match=r"fails on a single input of shape .*: IndexError"):
+    with pytest.raises(ConfigError, match=r"trial on a single input of shape .*: IndexError"):
         build_program(tiny.config(model="tiny:squeezes", method="fedavg"), 3, 1, (12, 12))
     # Two copies of an image are a batch.
     build_program(tiny.config(model="tiny:squeezes"), 3, 1, (12, 12))

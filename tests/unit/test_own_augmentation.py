@@ -65,6 +65,11 @@ def test_a_family_that_cannot_be_used_is_refused_at_the_start(build, method, fun
         build(**{method: function})
 
 
+def test_names_that_are_no_text_become_it(build):
+    """Records and the columns of curves.csv hold text."""
+    assert build(readable=lambda self, raw: {3: raw}).readable(torch.tensor([2.0])) == {"3": 2.0}
+
+
 def test_names_that_change_are_refused(build):
     """They head the columns of curves.csv."""
     family = build(readable=lambda self, raw: {"dark" if raw < 0 else "bright": raw})

@@ -59,6 +59,7 @@ def sleeper(*words: object, **kwargs: object) -> subprocess.Popen:
     return subprocess.Popen(command, **kwargs)
 
 
+@pytest.mark.process
 def test_a_session_starts_quietly_and_leaves_nothing(fake, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "1.2.3.4:6379")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
@@ -84,6 +85,7 @@ def test_a_session_starts_quietly_and_leaves_nothing(fake, monkeypatch):
     assert not folder.exists()
 
 
+@pytest.mark.process
 def test_a_ray_that_cannot_start_is_a_sentence_and_leaves_nothing(fake):
     def fail(**arguments):
         raise RuntimeError("no sockets here\nlong story")
@@ -117,6 +119,7 @@ def test_a_cluster_that_refuses_is_a_sentence(fake):
         RaySession(address="head:6379")
 
 
+@pytest.mark.process
 def test_ctrl_c_while_ray_starts_does_not_wait_for_it(fake, monkeypatch):
     release, dropped = threading.Event(), []
 
@@ -148,6 +151,7 @@ def test_ctrl_c_while_ray_starts_does_not_wait_for_it(fake, monkeypatch):
     release.set()
 
 
+@pytest.mark.process
 @linux
 def test_sigterm_stays_pythons(fake):
     heard = []
@@ -188,6 +192,7 @@ def test_small_shared_memory_is_not_used(monkeypatch):
     assert ray_session._store_folder(1) is None
 
 
+@pytest.mark.process
 @linux
 def test_who_works_in_the_folder_is_ended_and_nobody_else(tmp_path):
     folder, other = tmp_path / "session", tmp_path / "session2"
@@ -210,6 +215,7 @@ def test_who_works_in_the_folder_is_ended_and_nobody_else(tmp_path):
             process.wait()
 
 
+@pytest.mark.process
 @linux
 def test_the_reaper_ends_the_session_when_its_parent_has_died(tmp_path):
     folder = tmp_path / "session"
