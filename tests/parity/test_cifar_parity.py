@@ -86,6 +86,7 @@ def test_uploads_are_the_shares_of_the_sampled_chunks_exactly(program, reference
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.parametrize("program", ["partitioned"], indirect=True)
 def test_same_bits_and_records_on_ray(program, data, reference):
     pytest.importorskip("ray")
     from clients.ray_grid import ray_grid

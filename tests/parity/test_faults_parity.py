@@ -80,9 +80,8 @@ def test_the_reference_has_every_kind_of_fault(program, reference):
     assert not made[0].empty
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_inline_equals_the_loop_whatever_the_order_of_replies(program, data, reference, seed):
-    rng, recorder = random.Random(seed), Recorder()
+def test_inline_equals_the_loop_whatever_the_order_of_replies(program, data, reference):
+    rng, recorder = random.Random(0), Recorder()
     grid = altered_grid(program, data, lambda replies: rng.sample(replies, len(replies)))
     run(program, initial_state(program), recorder, grid)
     assert_same_rounds(recorder.rounds, reference)

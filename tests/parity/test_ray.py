@@ -110,7 +110,7 @@ def pids(executor) -> list[int]:
     return executor.everywhere(lambda worker: os.getpid())
 
 
-@pytest.mark.parametrize("number", [1, 2, 4])
+@pytest.mark.parametrize("number", [1, 3])
 def test_same_bits_and_records_with_any_number_of_workers(
     session, program, data, reference, number
 ):
@@ -121,7 +121,7 @@ def test_same_bits_and_records_with_any_number_of_workers(
     assert_same_rounds(recorder.rounds, reference)
 
 
-@pytest.mark.parametrize("changes", [{"method": "fedavg"}, {"model": "mnist-cnn", "samples": 3}])
+@pytest.mark.parametrize("changes", [{"method": "fedavg"}, {"scheme": "node"}])
 def test_same_bits_with_other_methods_and_networks(workers, data, changes):
     program = build(**changes)
     loop, over_ray = Recorder(), Recorder()
@@ -130,9 +130,8 @@ def test_same_bits_with_other_methods_and_networks(workers, data, changes):
     assert_same_rounds(over_ray.rounds, loop.rounds)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_same_bits_whatever_the_order_of_replies(pair, program, reference, monkeypatch, seed):
-    rng, run_all, recorder = random.Random(seed), pair.executor.run, Recorder()
+def test_same_bits_whatever_the_order_of_replies(pair, program, reference, monkeypatch):
+    rng, run_all, recorder = random.Random(0), pair.executor.run, Recorder()
 
     def shuffled(work, deadline):
         replies = list(run_all(work, deadline))
