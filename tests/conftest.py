@@ -36,7 +36,7 @@ def _ctrl_c():
 @pytest.fixture(autouse=True)
 def _processes_are_marked(request, monkeypatch):
     """Plain ``pytest`` leaves out what starts Python processes, which take seconds each."""
-    if any(request.node.get_closest_marker(name) for name in ("process", "ray", "flwr")):
+    if any(request.node.get_closest_marker(name) for name in ("process", "ray", "flwr", "slow")):
         return
     start = subprocess.Popen.__init__
 
