@@ -16,8 +16,15 @@ import sys
 
 # What has its own ways on Windows comes first.
 OTHERS = (
-    *("asyncio", "tarfile", "urllib.request", "numpy", "torch", "torchvision", "pydantic"),
-    *("rich.progress", "flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.supercore.run"),
+    *("asyncio", "tarfile", "urllib.request", "numpy", "psutil", "torch", "pydantic"),
+    *(
+        "torchvision",
+        "rich.progress",
+        "flwr.app",
+        "flwr.clientapp",
+        "flwr.serverapp",
+        "flwr.supercore.run",
+    ),
     *("matplotlib.figure", "matplotlib.backends.backend_agg"),
 )
 MODULES = ("fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty")
