@@ -174,7 +174,7 @@ def killer(tree: Path, tests: Sequence[str], seconds: float) -> str | None:
     tests = [test for test in tests if (tree / test).exists()]
     if not tests:
         return None
-    flags = ("-x", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", "-m", FAST)
+    flags = ("-n", "0", "-x", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", "-m", FAST)
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *flags, *tests],
