@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedpart.augment import build_augmentation
 from fedpart.config import Config
-from fedpart.data import FederatedData, to_float
+from fedpart.data import FederatedData, order_warnings, to_float
+from fedpart.errors import ConfigError
 from fedpart.layout import Layout
 from fedpart.likelihood import Partitioned, allows_channels_last
 from fedpart.models import (
@@ -104,7 +105,12 @@ def program_for(config: Config, data: FederatedData) -> Program:
     Raises:
         ConfigError: see ``build_program``.
     """
-    program = build_program(config, data.num_classes, data.in_channels, data.image_shape)
+    try:
+        program = build_program(config, data.num_classes, data.in_channels, data.image_shape)
+    except ConfigError as error:
+        # A model that cannot be applied to such images may be right, and their order wrong.
+        told = [str(error), *order_warnings(data.images.shape)]
+        raise ConfigError("; ".join(told)) from error
     return replace(program, mean=data.mean, std=data.std)
 
 

@@ -392,3 +392,7 @@ def test_channels_that_come_last_are_a_warning_and_the_shape_is_told(sim, home):
         assert "images of 28 channels, 28 by 1 pixels (height, width)" in out
         said = "28 channels of 28 by 1 pixels, as their order is [n, channels, height, width]"
         assert said in out + err
+        # Also where the model cannot be applied to such images.
+        code, _, err = sim(*words, *more, "--model", "mnist-cnn")
+        assert (code, err.count("\n")) == (2, 1)
+        assert said in err
