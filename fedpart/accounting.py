@@ -38,7 +38,7 @@ def run_info(config: Config, data: FederatedData, command: Sequence[str]) -> Run
         versions=machine.versions(),
         commit=machine.commit(),
         hardware=machine.hardware(),
-        code=code_hashes(config),
+        code=code_hashes(config.result_values()),
         seed=config.seed,
         data_source=data.source,
         data_hash=data.data_hash,

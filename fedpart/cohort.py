@@ -12,8 +12,8 @@ from torch import Tensor
 from fedpart.client import ClientReply, without_hyper
 from fedpart.config import Config
 from fedpart.errors import DROPPED, ConfigError
+from fedpart.files import read_text
 from fedpart.streams import numpy_rng
-from fedpart.text import read_text
 
 
 @dataclass(frozen=True)

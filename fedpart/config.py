@@ -10,8 +10,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from fedpart import checks
 from fedpart.errors import ConfigError
+from fedpart.files import read_text
 from fedpart.spelling import sentence, spelled
-from fedpart.text import read_text
 from fedpart.unused_settings import Condition, above, not_with, only_with
 from fedpart.values import Resolved, by_key
 

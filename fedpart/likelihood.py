@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -121,15 +121,7 @@ def allows_channels_last(program: Partitioned, psi: Tensor, inputs: Tensor, mode
 
     def trial(precision: str, channels_last: bool) -> tuple[Tensor, Tensor]:
         """Predicted log-probabilities and gradient in weights and psi."""
-        alone = Partitioned(
-            network=program.network,
-            layout=program.layout,
-            initial=program.initial,
-            default=program.default,
-            hyper=program.hyper,
-            config=_OneCopy(precision),
-            channels_last=channels_last,
-        )
+        alone = replace(program, config=_OneCopy(precision), channels_last=channels_last)
         rng = torch.Generator(inputs.device).manual_seed(0)
         # Clones, since some models write to their weights.
         hyper = psi.clone().requires_grad_()

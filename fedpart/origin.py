@@ -10,7 +10,7 @@ from fedpart.cohort import availability
 from fedpart.config import Config
 from fedpart.data import FederatedData
 from fedpart.errors import OutputError
-from fedpart.plugins import Named, code_hashes
+from fedpart.plugins import code_hashes
 from fedpart.server import assign_chunks
 from fedpart.spelling import kebab
 
@@ -79,19 +79,18 @@ class Origin:
         return [f"{changes}: {_OTHERWISE}"]
 
 
-def code_warnings(began: dict[str, str], config: Named) -> list[str]:
+def code_warnings(began: dict[str, str], settings: Facts) -> list[str]:
     """What does not stop a resume either: code of the user's own that may compute otherwise.
 
     Args:
         began: ``RunInfo.code``; earlier versions kept none.
-        config: names the modules.
+        settings: name the modules.
     Returns:
         one sentence each.
     """
     return [
-        f"the file of {setting} {getattr(config, setting)!r} has changed since the run began: "
-        f"{_OTHERWISE}"
-        for setting, digest in code_hashes(config).items()
+        f"the file of {setting} {settings[setting]!r} has changed since the run began: {_OTHERWISE}"
+        for setting, digest in code_hashes(settings).items()
         if began.get(setting, digest) != digest
     ]
 

@@ -7,11 +7,10 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
 
 from fedpart.errors import ConfigError, FedpartError, cause
 
@@ -81,22 +80,11 @@ def call_own(kind: str, spec: str, **arguments: object) -> object:
         return getattr(importlib.import_module(module), attribute)(**arguments)
 
 
-class Named(Protocol):
-    """Settings that may name a user's own code."""
-
-    @property
-    def dataset(self) -> str: ...  # noqa: D102
-    @property
-    def model(self) -> str: ...  # noqa: D102
-    @property
-    def augmentation(self) -> str: ...  # noqa: D102
-
-
-def code_hashes(config: Named) -> dict[str, str]:
-    """sha256 of the file of each module of the user's own, by setting, as it was imported."""
+def code_hashes(settings: Mapping[str, object]) -> dict[str, str]:
+    """sha256 of the file of each module that ``settings`` name, by setting, as it was imported."""
     found = {}
-    for setting in ("dataset", "model", "augmentation"):
-        name, colon, _ = getattr(config, setting).partition(":")
+    for setting, value in settings.items():
+        name, colon, _ = value.partition(":") if isinstance(value, str) else ("", "", "")
         if colon and name in sys.modules and (digest := _hash(sys.modules[name])):
             found[setting] = digest
     return found

@@ -78,7 +78,7 @@ def read_behind(path: Path, config: Config, now: Origin) -> Behind:
         raise OutputError(
             f"{of_rounds}: bytes recorded are not those of the checkpoint: start the run anew"
         )
-    warnings = began.warnings(now) + code_warnings(info.code, config)
+    warnings = began.warnings(now) + code_warnings(info.code, config.result_values())
     return Behind(state, extra, pending, info, rounds, evaluations, warnings)
 
 

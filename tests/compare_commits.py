@@ -145,14 +145,18 @@ def same(old: Path, new: Path) -> bool:
 
 def outcome(folder: Path) -> dict[str, Any]:
     """Records without times, summary without times, weights and psi as bytes."""
-    found: dict[str, Any] = {
+    summary = timeless(json.loads((folder / "summary.json").read_text()))
+    model = torch.load(folder / "model.pt", weights_only=True)
+    return records(folder) | {"summary.json": summary, "model.pt": exact(model)}
+
+
+def records(folder: Path) -> dict[str, Any]:
+    """Rounds and evaluations of a run folder, without times, by file."""
+    return {
         path.name: [timeless(json.loads(line)) for line in path.read_text().splitlines()]
         for path in (folder / "rounds.jsonl", folder / "evaluations.jsonl")
         if path.exists()
     }
-    summary = timeless(json.loads((folder / "summary.json").read_text()))
-    model = torch.load(folder / "model.pt", weights_only=True)
-    return found | {"summary.json": summary, "model.pt": exact(model)}
 
 
 def timeless(value: Any) -> Any:

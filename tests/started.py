@@ -1,7 +1,6 @@
 """Processes that a test has started, wherever in the tree of processes they are; Linux only."""
 
 import contextlib
-import json
 import time
 from collections.abc import Callable
 from dataclasses import fields
@@ -32,17 +31,6 @@ def wait_until(done: Callable[[], object], seconds: float) -> bool:
     while not done() and time.monotonic() < deadline:
         time.sleep(0.1)
     return bool(done())
-
-
-def records(folder: Path, name: str) -> list[dict]:
-    """Lines without what only a clock can say."""
-
-    def timeless(value):
-        if isinstance(value, dict):
-            return {k: timeless(v) for k, v in value.items() if k != "seconds"}
-        return [timeless(v) for v in value] if isinstance(value, list) else value
-
-    return [timeless(json.loads(line)) for line in (folder / name).read_text().splitlines()]
 
 
 def assert_same_state(one: Path, other: Path) -> None:

@@ -38,6 +38,7 @@ from fedpart.unused_settings import first_warnings
 from fedpart.wording import duration, table
 
 if TYPE_CHECKING:
+    from fedpart.central.run_folder import CentralRun
     from fedpart.central.sweep import Faults
 
 # Seconds until what a sweep comes to is given up, while another process writes it.
@@ -182,7 +183,7 @@ def _one(
             run.resume()
         else:
             run.create(command)
-        show.head()
+        show.head(run)
         for text in run.warnings:
             sys.stderr.write(f"warning: {text}\n")
         run.run()
@@ -207,8 +208,8 @@ class _Lines:
     def __init__(self, config: CentralConfig) -> None:
         self._config, self._last = config, float("-inf")
 
-    def head(self) -> None:
-        """What is trained; not before it is this process's."""
+    def head(self, run: "CentralRun") -> None:
+        """What is trained, on what; not before it is this process's."""
         config = self._config
         if not config.json_summary:
             chunks = len(config.chunks)
@@ -216,6 +217,8 @@ class _Lines:
             sys.stdout.write(
                 f"{config.experiment}{_about(config)}, seed {config.seed}: "
                 f"{config.train_size:,} examples in {words}, up to {config.updates:,} iterations\n"
+                f"data: {run.task.source}; inputs of shape {tuple(run.task.train[0].shape[1:])}\n"
+                f"memory format {run.training.program.memory_format}\n"
             )
             sys.stdout.flush()
 

@@ -98,7 +98,7 @@ class CentralRun:
             versions=machine.versions(),
             commit=machine.commit(),
             hardware=machine.hardware(),
-            code=code_hashes(self.config),
+            code=code_hashes(self.config.result_values()),
             seed=self.config.seed,
             data_source=self.task.source,
             data_hash=self.task.data_hash,
@@ -141,7 +141,8 @@ class CentralRun:
         file = self.path / "evaluations.jsonl"
         self.evaluations = read_records(file, CentralEvaluation, expected)
         info = read_record(self.path / "run.json", RunInfo)
-        self.warnings += began.warnings(self._origin()) + code_warnings(info.code, self.config)
+        self.warnings += began.warnings(self._origin())
+        self.warnings += code_warnings(info.code, self.config.result_values())
         if len(self.evaluations) != expected:
             raise DamagedError(
                 f"{self.path} lacks evaluations up to iteration {done}: start the run anew"

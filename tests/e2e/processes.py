@@ -1,7 +1,6 @@
 """Runs of ``sim.py`` in processes of their own, to be interrupted."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -10,11 +9,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
+import compare_commits
 from command_line import SIM
 
 from fedpart import checkpoint
-from fedpart.run_files import read_lines
 
 # Twelve rounds of a second in all, whose checkpoint of 6 MB takes its time to be written.
 MODEL = """
@@ -123,27 +121,8 @@ def stamp(path: Path) -> tuple[int, int] | None:
 def outcome(folder: Path) -> dict[str, object]:
     """All that two equal runs agree on: every file but pictures, every value but times."""
     state, extra = checkpoint.load(folder / "checkpoint.pt")
-    summary = json.loads((folder / "summary.json").read_text())
-    times = ("seconds", "seconds_per_round", "peak_rss_bytes")
-    return {
+    return compare_commits.outcome(folder) | {
         "files": sorted(p.name for p in folder.iterdir()),
-        "rounds": without_seconds(read_lines(folder / "rounds.jsonl")),
-        "evaluations": without_seconds(read_lines(folder / "evaluations.jsonl")),
-        "summary": {k: v for k, v in summary.items() if k not in times},
-        "model": exact(torch.load(folder / "model.pt", weights_only=True)),
-        "state": exact(vars(state)),
+        "state": compare_commits.exact(vars(state)),
         "bytes": extra["bytes"],
     }
-
-
-def without_seconds(value):
-    if isinstance(value, dict):
-        return {k: without_seconds(v) for k, v in value.items() if k != "seconds"}
-    return [without_seconds(v) for v in value] if isinstance(value, list) else value
-
-
-def exact(value):
-    """Tensors as bytes, so that ``==`` compares every bit."""
-    if isinstance(value, dict):
-        return {k: exact(v) for k, v in value.items()}
-    return value.numpy().tobytes() if isinstance(value, torch.Tensor) else value

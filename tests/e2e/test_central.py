@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 import torch
 from command_line import SIM
+from compare_commits import records
 
 from fedpart.central.config import make_central_config, preset, read_central_config
 from fedpart.central.experiments import EXPERIMENTS
@@ -27,12 +28,6 @@ SMALL = (
     *("--eval-every", "10", "--seeds", "1"),
 )
 MASK = ("central", "--experiment", "mask-learning", *SMALL, "--hyper-lr", "0.05")
-
-
-def without_seconds(folder):
-    """What two equal runs must agree on."""
-    lines = read_lines(folder / "evaluations.jsonl")
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
 
 
 def test_a_run_leaves_a_whole_folder_that_obeys_its_schemas(sim, home):
@@ -92,10 +87,8 @@ def test_stopped_and_resumed_is_as_without_a_break(sim, home):
     assert json.loads((home / "cut/run.json").read_text())["exit"] == "interrupted"
     assert not (home / "cut/summary.json").exists()
     # The same run, but for its length: to the bit what one of 40 iterations is, up to there.
-    done = without_seconds(home / "cut")
-    assert (
-        done[: len(without_seconds(home / "whole"))] == without_seconds(home / "whole")[: len(done)]
-    )
+    done, whole = (records(home / name)["evaluations.jsonl"] for name in ("cut", "whole"))
+    assert done[: len(whole)] == whole[: len(done)]
 
 
 def test_a_killed_run_ends_as_if_nothing_had_happened(sim, home):
@@ -124,7 +117,9 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(sim, home):
     assert len(read_lines(home / "cut/evaluations.jsonl")) == 3
     code, _, err = sim("central", "--resume", "cut")
     assert (code, err) == (0, "")
-    assert without_seconds(home / "cut") == without_seconds(home / "whole")
+    assert (
+        records(home / "cut")["evaluations.jsonl"] == records(home / "whole")["evaluations.jsonl"]
+    )
     models = [torch.load(home / name / "model.pt", weights_only=True) for name in ("cut", "whole")]
     assert torch.equal(models[0]["hyper"], models[1]["hyper"])
     for name, value in models[0]["model"].items():

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from command_line import SIM
+from compare_commits import records
 
 ROOT = SIM.parent
 FEW = shlex.split("--rounds 2 --samples 2 --train-size 60 --eval-size 20 --backend inline")
@@ -230,11 +231,6 @@ def central(sim, home):
     return run
 
 
-def without_clock(folder):
-    lines = (folder / "evaluations.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
-
-
 # What fails, the iteration to go on from, and what is said.
 IN_ONE_PLACE = [
     (
@@ -260,7 +256,7 @@ def test_in_one_place_it_is_told_too_and_the_run_goes_on(central, home, late, wr
     code, warnings = central("central", "--resume", "run")
     assert (code, len(warnings)) == (0, 1)
     assert central(*CENTRAL, "--out", "whole") == (0, [])
-    assert without_clock(home / "run") == without_clock(home / "whole")
+    assert records(home / "run") == records(home / "whole")
 
 
 def test_in_one_place_what_diverges_is_no_fault_of_the_module(central, home, late):

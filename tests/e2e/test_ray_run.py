@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 from command_line import SIM, TINY
-
-from fedpart.run_files import read_lines
+from compare_commits import records
 
 pytest.importorskip("ray")
 pytestmark = [
@@ -72,15 +71,6 @@ def gone_within(seconds: float, folder: Path) -> bool:
     return True
 
 
-def without_seconds(run: Path) -> list[object]:
-    def strip(value):
-        if isinstance(value, dict):
-            return {k: strip(v) for k, v in value.items() if k != "seconds"}
-        return [strip(v) for v in value] if isinstance(value, list) else value
-
-    return [strip(read_lines(run / f"{name}.jsonl")) for name in ("rounds", "evaluations")]
-
-
 def test_a_run_is_quiet_leaves_nothing_behind_and_equals_inline(sim, home, scratch):
     process = start(*OVER_RAY, "--rounds", "4", "--out", "over-ray")
     # It may come with round 2, beside which round 1 is evaluated.
@@ -97,7 +87,7 @@ def test_a_run_is_quiet_leaves_nothing_behind_and_equals_inline(sim, home, scrat
     assert (info["backend"], info["workers"]) == ("ray", 2)
     summary = json.loads((home / "over-ray" / "summary.json").read_text())
     assert sim(*TINY, "--rounds", "4", "--out", "inline")[0] == 0
-    assert without_seconds(home / "over-ray") == without_seconds(home / "inline")
+    assert records(home / "over-ray") == records(home / "inline")
     inline = json.loads((home / "inline" / "run.json").read_text())
     assert (inline["backend"], inline["workers"]) == ("inline", None)
     # Two workers with torch in them: the whole tree counts, not only this process.
@@ -134,7 +124,7 @@ def test_sigterm_during_a_round_ends_all_processes_and_inline_takes_the_run_up(s
     assert (code, err) == (0, "")
     assert "back end: inline" in out
     assert sim(*TINY, "--rounds", "40", "--out", "whole")[0] == 0
-    assert without_seconds(home / "run") == without_seconds(home / "whole")
+    assert records(home / "run") == records(home / "whole")
     assert json.loads((home / "run" / "run.json").read_text())["backend"] == "inline"
 
 

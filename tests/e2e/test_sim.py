@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 import torch
 from command_line import SIM, TINY
+from compare_commits import records
 
 from fedpart.config import load_toml, make_config
 from fedpart.curves import read_curve
@@ -19,17 +20,6 @@ from fedpart.errors import BusyError
 from fedpart.folder_lock import lock_run
 from fedpart.records import SCHEMAS
 from fedpart.run_files import read_lines
-
-
-def without_seconds(folder):
-    """What two equal runs must agree on."""
-
-    def strip(value):
-        if isinstance(value, dict):
-            return {k: strip(v) for k, v in value.items() if k != "seconds"}
-        return [strip(v) for v in value] if isinstance(value, list) else value
-
-    return [strip(read_lines(folder / f"{name}.jsonl")) for name in ("rounds", "evaluations")]
 
 
 def check_schemas(folder):
@@ -101,7 +91,7 @@ def test_both_back_ends_and_a_second_run_agree_on_every_bit(sim, home):
         assert sim(*TINY, "--rounds", "3", "--backend", backend, "--out", name)[0] == 0
     first = torch.load(home / "a" / "model.pt", weights_only=True)
     for other in ("b", "c"):
-        assert without_seconds(home / other) == without_seconds(home / "a")
+        assert records(home / other) == records(home / "a")
         model = torch.load(home / other / "model.pt", weights_only=True)
         assert all(torch.equal(model["model"][n], t) for n, t in first["model"].items())
         assert torch.equal(model["hyper"], first["hyper"])
@@ -133,7 +123,7 @@ def test_an_interrupted_run_is_taken_up_bit_for_bit(sim, home, monkeypatch, firs
     code, out, err = sim("--resume", "cut")
     assert (code, err) == (0, "")
     assert "resuming after round 3" in out
-    assert without_seconds(home / "cut") == without_seconds(home / "whole")
+    assert records(home / "cut") == records(home / "whole")
     whole, cut = (
         torch.load(home / name / "model.pt", weights_only=True) for name in ("whole", "cut")
     )
@@ -302,7 +292,7 @@ def test_several_seeds_are_resumed_as_a_whole_bit_for_bit(sim, home, monkeypatch
     assert (home / "cut" / "seed-0" / "run.json").read_bytes() == before
     for seed in (0, 1, 2):
         names = [home / parent / f"seed-{seed}" for parent in ("cut", "whole")]
-        assert without_seconds(names[0]) == without_seconds(names[1])
+        assert records(names[0]) == records(names[1])
         assert equal_models(*names)
         check_schemas(names[0])
     assert not (home / "cut" / "summary.json").exists()

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from compare_commits import records
 from counting_proxy import Proxy
 from flwr.cli.build import build_fab_from_disk
-from started import MARK, alive, assert_same_state, records, wait_until
+from started import MARK, alive, assert_same_state, wait_until
 
 from clients.deployment.check import check_superlink, explain
 from clients.deployment.flower import Deployment, environment, flower_config, free_ports
@@ -111,9 +112,9 @@ def test_same_bits_and_bytes_as_the_plain_loop(deployment, tmp_path):
 
     assert_same_state(out, plain)
     assert (out / "model.pt").read_bytes() == (plain / "model.pt").read_bytes()
-    assert records(out, "rounds.jsonl") == records(plain, "rounds.jsonl")
+    assert records(out)["rounds.jsonl"] == records(plain)["rounds.jsonl"]
     assert (out / "evaluations.jsonl").read_bytes() == (plain / "evaluations.jsonl").read_bytes()
-    rounds = records(out, "rounds.jsonl")
+    rounds = records(out)["rounds.jsonl"]
     assert rounds[0]["hyper"] != rounds[2]["hyper"]
 
     # What a counting proxy saw: the encoded messages, the bundle once, and of framing (TLS, HTTP,

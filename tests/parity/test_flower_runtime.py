@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 import tiny
-from started import MARK, alive, assert_same_state, records, wait_until
+from compare_commits import records
+from started import MARK, alive, assert_same_state, wait_until
 
 pytestmark = [pytest.mark.flwr, pytest.mark.slow]
 
@@ -178,13 +179,13 @@ def test_same_bits_and_records_as_inline(flower, tmp_path, monkeypatch):
         f"{command} --federation-config init-args-num-cpus=2", **SHORT, out=str(out)
     )
     assert listed["status"] == "finished:completed", log
-    assert records(out, "rounds.jsonl") == records(inline, "rounds.jsonl")
+    assert records(out)["rounds.jsonl"] == records(inline)["rounds.jsonl"]
     assert (out / "evaluations.jsonl").read_bytes() == (inline / "evaluations.jsonl").read_bytes()
     assert (out / "model.pt").read_bytes() == (inline / "model.pt").read_bytes()
     assert_same_state(out, inline)
 
     # The comparison is one of three rounds and three chunks, in which psi has moved.
-    rounds = records(inline, "rounds.jsonl")
+    rounds = records(inline)["rounds.jsonl"]
     assert len(rounds) == 3
     assert {client["chunk"] for r in rounds for client in r["clients"]} == {0, 1, 2}
     assert rounds[0]["hyper"] != rounds[2]["hyper"]

@@ -130,16 +130,16 @@ def test_modules_of_ones_own_are_told_by_their_files_as_they_were_imported(tmp_p
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "kept.py").write_text("a = 1\n")
     named = {"dataset": "kept:a", "model": "kept:b", "augmentation": "sys:c"}
-    config = tiny.config(**named, skew="iid")
+    settings = tiny.config(**named, skew="iid").result_values()
     # Nothing is imported yet, and sys never has a file.
-    assert code_hashes(config) == {}
+    assert code_hashes(settings) == {}
     importlib.import_module("kept")
-    before = code_hashes(config)
+    before = code_hashes(settings)
     assert before == dict.fromkeys(("dataset", "model"), hashlib.sha256(b"a = 1\n").hexdigest())
     (tmp_path / "kept.py").write_text("a = 2\n")
-    assert code_hashes(config) == before
-    assert code_hashes(tiny.config(model="mnist-cnn")) == {}
-    assert code_warnings(before, config) == code_warnings({}, config) == []
-    dataset, model = code_warnings({"dataset": "0", "model": "1"}, config)
+    assert code_hashes(settings) == before
+    assert code_hashes(tiny.config(model="mnist-cnn").result_values()) == {}
+    assert code_warnings(before, settings) == code_warnings({}, settings) == []
+    dataset, model = code_warnings({"dataset": "0", "model": "1"}, settings)
     assert dataset.startswith("the file of dataset 'kept:a' has changed since the run began: numb")
     assert model.startswith("the file of model 'kept:b' has changed")

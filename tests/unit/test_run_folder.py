@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from compare_commits import timeless
 
 from fedpart import algorithm, checkpoint, files, folder_lock, machine, run_files
 from fedpart.accounting import BYTES
@@ -173,13 +174,6 @@ def work(path, program, data, begin) -> None:
         tiny.release(folder)
 
 
-def without_seconds(value):
-    if isinstance(value, dict):
-        left_out = ("seconds", "seconds_per_round", "peak_rss_bytes")
-        return {k: without_seconds(v) for k, v in value.items() if k not in left_out}
-    return [without_seconds(v) for v in value] if isinstance(value, list) else value
-
-
 def outcome(path: Path) -> dict[str, object]:
     """All that two equal runs agree on, as it lies on the disk."""
     state, extra = checkpoint.load(path / "checkpoint.pt")
@@ -187,9 +181,9 @@ def outcome(path: Path) -> dict[str, object]:
     info = json.loads((path / "run.json").read_text())
     return {
         "files": sorted(p.name for p in path.iterdir()),
-        "rounds": without_seconds(read_lines(path / "rounds.jsonl")),
-        "evaluations": without_seconds(read_lines(path / "evaluations.jsonl")),
-        "summary": without_seconds(json.loads((path / "summary.json").read_text())),
+        "rounds": timeless(read_lines(path / "rounds.jsonl")),
+        "evaluations": timeless(read_lines(path / "evaluations.jsonl")),
+        "summary": timeless(json.loads((path / "summary.json").read_text())),
         "state": {f.name: plain(getattr(state, f.name)) for f in fields(ServerState)},
         "bytes": extra["bytes"],
         "origin": extra["origin"],
